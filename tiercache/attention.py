@@ -1,0 +1,111 @@
+"""Exact attention over keys that lie in several places.
+
+Each tier contributes a partial result that is normalised within the tier; partial results combine by the
+log-sum-exp identity o = sum_j exp(l_j - l) o_j, so a token counts exactly as if it had never moved.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass
+class Partial:
+    """Attention of one decode query per row over one set of keys.
+
+    out     [rows, kv_heads, group, head_dim], normalised within the set; zero for an empty set
+    lse     [rows, kv_heads, group], log of the sum of exponentiated logits, float32 or float64; -inf for an empty set
+    weights [rows, kv_heads, group, slots], normalised within the set
+    """
+
+    out: Tensor
+    lse: Tensor
+    weights: Tensor
+
+
+def grouped(query: Tensor, kv_heads: int) -> Tensor:
+    """[rows, heads, 1, d] -> [rows, kv_heads, group, d]: the queries that read one KV head, without repeating it."""
+    rows, heads, _, dim = query.shape
+    return query.reshape(rows, kv_heads, heads // kv_heads, dim)
+
+
+def partial_attention(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scaling: float) -> Partial:
+    """query [rows, kv_heads, group, d], keys and values [rows, kv_heads, slots, d], bias [rows, 1, 1, slots] or None."""
+    logits = torch.matmul(query, keys.transpose(2, 3)).mul_(scaling)
+    if logits.dtype in (torch.float16, torch.bfloat16):
+        logits = logits.float()
+    if bias is not None:
+        logits = logits + bias
+    top = logits.amax(-1, keepdim=True)
+    top = torch.where(top == float("-inf"), torch.zeros_like(top), top)
+    weights = (logits - top).exp_()
+    total = weights.sum(-1, keepdim=True)
+    weights = weights / torch.where(total > 0, total, torch.ones_like(total))
+    out = torch.matmul(weights.to(values.dtype), values)
+    return Partial(out, (total.log() + top).squeeze(-1), weights)
+
+
+def combine(parts: list[Partial]) -> tuple[Tensor, list[Tensor]]:
+    """The attention over the union of disjoint sets, and each set's share of it [rows, kv_heads, group]."""
+    lse = torch.stack([part.lse for part in parts])
+    shares = (lse - torch.logsumexp(lse, dim=0)).exp()
+    out = sum(
+        (share.unsqueeze(-1).to(part.out.dtype) * part.out for share, part in zip(shares, parts, strict=True)),
+        torch.zeros_like(parts[0].out),
+    )
+    return out, list(shares)
+
+
+def softmax_attention(
+    query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scaling: float
+) -> tuple[Tensor, Tensor]:
+    """One set of keys only: output and weights, shapes as in `partial_attention`."""
+    logits = torch.matmul(query, keys.transpose(2, 3)).mul_(scaling)
+    if bias is not None:
+        logits = logits + bias
+    wide = torch.float32 if logits.dtype in (torch.float16, torch.bfloat16) else logits.dtype
+    weights = torch.softmax(logits, dim=-1, dtype=wide)
+    return torch.matmul(weights.to(values.dtype), values), weights
+
+
+def fused_attention(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scaling: float, causal: bool = False
+) -> Tensor:
+    """torch's fused kernel, no weights: query [rows, heads, n, d] -> [rows, heads, n, d]."""
+    grouped_heads = query.shape[1] != keys.shape[1]
+    return F.scaled_dot_product_attention(
+        query, keys, values, attn_mask=mask, is_causal=causal, scale=scaling, enable_gqa=grouped_heads
+    )
+
+
+def prefill_attention_with_mass(
+    query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, counted: Tensor, scaling: float
+) -> tuple[Tensor, Tensor]:
+    """Attention of a chunk of queries, and the mass that each key received from the counted ones.
+
+    Args:
+        query: [rows, heads, chunk, d]; keys, values: [rows, kv_heads, n, d], n keys so far with the chunk's own.
+        visible: bool [chunk, n], causal.
+        counted: [rows, chunk], 1 for a real query and 0 for padding on the right of a shorter prompt.
+
+    Returns:
+        output [rows, heads, chunk, d] and mass [rows, kv_heads, n], summed over the queries and over the query heads
+        of each group. Memory is O(chunk x n) for one row at a time, never O(n x n).
+    """
+    rows, heads, chunk, dim = query.shape
+    kv_heads, length = keys.shape[1], keys.shape[2]
+    out = torch.empty_like(query)
+    wide = torch.float32 if query.dtype in (torch.float16, torch.bfloat16) else query.dtype
+    mass = torch.zeros(rows, kv_heads, length, dtype=wide, device=query.device)
+    bias = torch.zeros(visible.shape, dtype=wide, device=query.device).masked_fill_(~visible, float("-inf"))
+    for row in range(rows):
+        groups = query[row].reshape(kv_heads, heads // kv_heads * chunk, dim)
+        logits = torch.matmul(groups, keys[row].transpose(1, 2)).mul_(scaling)
+        logits = logits.view(kv_heads, -1, chunk, length).to(wide) + bias
+        weights = torch.softmax(logits, dim=-1)
+        flat = weights.view(kv_heads, -1, length)
+        out[row] = torch.matmul(flat.to(values.dtype), values[row]).view(heads, chunk, dim)
+        mass[row] = torch.einsum("hgcn,c->hn", weights, counted[row].to(wide))
+    return out, mass

@@ -1,0 +1,228 @@
+"""The engine: one device, one model, one policy at a time. Continuous batching over the tiered cache."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from tiercache import hf
+from tiercache.cache import TieredCache
+from tiercache.errors import ModelError, ResourceError
+from tiercache.meter import Meter
+from tiercache.model import LoadedModel
+from tiercache.placement import footprint
+from tiercache.policy import Policy
+from tiercache.requests import Completion, Request, RunStats
+from tiercache.sampling import sample
+from tiercache.step import DecodeStep, PrefillStep
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one engine may use.
+
+    max_batch       rows decoded together at most.
+    hbm_kv_budget   bytes of device memory for keys and values; None: rows are limited by `max_batch` alone.
+    prefill_chunk   prompt tokens of one row per forward pass.
+    """
+
+    max_batch: int = 64
+    hbm_kv_budget: int | None = None
+    prefill_chunk: int = 512
+
+
+@dataclass
+class _Row:
+    """A running sequence; its tiers and bytes are the cache's."""
+
+    request: Request
+    started: float
+    tokens: list[int] = field(default_factory=list)
+    first_token: float = 0.0
+
+
+class Engine:
+    """Generates sequences under one policy. A row's result doesn't depend on its neighbours.
+
+    >>> engine = Engine(load(ModelSpec(id="reasoner")))
+    >>> for completion in engine.run(requests, parse_policy({"name": "h2o", "budget": 0.5})): ...
+    """
+
+    def __init__(self, loaded: LoadedModel, limits: Limits | None = None) -> None:
+        self.loaded = loaded
+        self.limits = limits or Limits()
+        self.stats: RunStats | None = None
+
+    def check(self, request: Request, policy: Policy) -> None:
+        """Refuses what can't be run as asked, before anything is.
+
+        Raises:
+            ModelError: prompt and output exceed the model's context, or the prompt is empty.
+            ResourceError: the sequence alone needs more than `hbm_kv_budget`.
+        """
+        prompt, new = len(request.prompt), request.sampling.max_new_tokens
+        if prompt == 0 or new < 1:
+            raise ModelError(f"{request.key}: needs a prompt and max_new_tokens of at least 1 (got {prompt} and {new}).")
+        if prompt + new > self.loaded.max_context:
+            raise ModelError(
+                f"{request.key}: prompt {prompt} + max_new_tokens {new} exceed the model's {self.loaded.context_reason} "
+                f"of {self.loaded.max_context}; lower max_new_tokens."
+            )
+        budget = self.limits.hbm_kv_budget
+        need = self._reserved_bytes(request, policy)
+        if budget is not None and need > budget:
+            raise ResourceError(
+                f"{request.key}: needs {need:,} bytes of device memory for keys and values under '{policy.label}', above "
+                f"hbm_kv_budget {budget:,}; raise it, shorten max_new_tokens or use a policy that keeps less."
+            )
+
+    def run(self, requests: Iterable[Request], policy: Policy) -> Iterator[Completion]:
+        """Yields completions as sequences end, in no fixed order; afterwards `stats` holds what was measured.
+
+        On a device out of memory the batch is halved and its unfinished rows start again; with one row it is an error.
+        """
+        waiting = deque(requests)
+        for request in waiting:
+            self.check(request, policy)
+        meter = Meter(self.loaded.device)
+        max_batch = self.limits.max_batch
+        while True:
+            rows: list[_Row] = []
+            try:
+                yield from self._serve(waiting, policy, max_batch, rows, meter)
+                break
+            except torch.OutOfMemoryError:
+                if max_batch == 1:
+                    raise
+                max_batch = max(1, min(len(rows), max_batch) // 2)
+                log.warning("out of device memory; retrying with at most %d rows", max_batch)
+                waiting.extendleft(row.request for row in reversed(rows))
+                torch.cuda.empty_cache()
+            finally:
+                self.stats = meter.stats()
+
+    def _serve(
+        self, waiting: deque[Request], policy: Policy, max_batch: int, rows: list[_Row], meter: Meter
+    ) -> Iterator[Completion]:
+        cache = TieredCache(self.loaded.geometry, policy, self.loaded.device)
+        meter.watch(cache)
+        while waiting or rows:
+            admitted = self._admit(waiting, policy, max_batch, rows)
+            if admitted:
+                yield from self._prefill(admitted, cache, rows, meter)
+            if rows:
+                yield from self._decode(cache, rows, meter)
+
+    def _admit(
+        self, waiting: deque[Request], policy: Policy, max_batch: int, rows: list[_Row]
+    ) -> list[Request]:
+        """Takes waiting requests, in order, as long as rows and bytes allow. One alone always fits: it was checked."""
+        budget = self.limits.hbm_kv_budget
+        reserved = sum(self._reserved_bytes(row.request, policy) for row in rows) if budget is not None else 0
+        admitted: list[Request] = []
+        while waiting and len(rows) + len(admitted) < max_batch:
+            if budget is not None:
+                reserved += self._reserved_bytes(waiting[0], policy)
+                if reserved > budget:
+                    break
+            admitted.append(waiting.popleft())
+        return admitted
+
+    def _reserved_bytes(self, request: Request, policy: Policy) -> int:
+        """Device bytes this sequence holds at its worst moment, quantised tokens included."""
+        # The last token's keys and values are never written.
+        peak = footprint(policy, len(request.prompt), request.sampling.max_new_tokens - 1)
+        geometry = self.loaded.geometry
+        return peak.hbm_peak * geometry.token_bytes + peak.packed_peak * geometry.packed_token_bytes
+
+    def _prefill(
+        self, admitted: list[Request], cache: TieredCache, rows: list[_Row], meter: Meter
+    ) -> Iterator[Completion]:
+        # Longest first: rows whose prompt has ended are then a suffix that later chunks leave out.
+        admitted = sorted(admitted, key=lambda request: -len(request.prompt))
+        with meter.prefill(sum(len(request.prompt) for request in admitted)):
+            started = time.perf_counter()
+            rows.extend(_Row(request, started) for request in admitted)
+            lengths = [len(request.prompt) for request in admitted]
+            where = cache.join(lengths, [request.seed for request in admitted])
+            last = self._prefill_chunks(admitted, cache, where, lengths)
+            cache.fill(where)
+            self._next_tokens(last, rows[where.start :])
+        for row in rows[where.start :]:
+            row.first_token = time.perf_counter()
+            meter.first_token(row.first_token - row.started)
+        yield from self._retire(cache, rows, meter, start=where.start)
+
+    def _prefill_chunks(
+        self, admitted: list[Request], cache: TieredCache, where: slice, lengths: list[int]
+    ) -> Tensor:
+        """Runs the prompts through the model; returns the hidden state at each row's last prompt token."""
+        device = self.loaded.device
+        last: list[Tensor | None] = [None] * len(admitted)
+        for start in range(0, lengths[0], self.limits.prefill_chunk):
+            active = sum(1 for length in lengths if length > start)
+            chunk = min(self.limits.prefill_chunk, lengths[0] - start)
+            tokens = torch.zeros(active, chunk, dtype=torch.long)
+            for i in range(active):
+                part = admitted[i].prompt[start : start + chunk]
+                tokens[i, : len(part)] = torch.tensor(part)
+            step = PrefillStep(cache, slice(where.start, where.start + active), start, lengths[:active], chunk)
+            positions = torch.arange(start, start + chunk, device=device).unsqueeze(0)
+            hidden = hf.hidden_states(self.loaded.model, tokens.to(device), positions, step)
+            for i in range(active):
+                if start < lengths[i] <= start + chunk:
+                    last[i] = hidden[i, lengths[i] - 1 - start]
+        return torch.stack([state for state in last if state is not None])
+
+    def _decode(self, cache: TieredCache, rows: list[_Row], meter: Meter) -> Iterator[Completion]:
+        with meter.decode(len(rows)):
+            step = DecodeStep(cache)
+            device = self.loaded.device
+            tokens = torch.tensor([row.tokens[-1] for row in rows], device=device).unsqueeze(1)
+            positions = torch.tensor(step.positions, device=device).unsqueeze(1)
+            hidden = hf.hidden_states(self.loaded.model, tokens, positions, step)
+            cache.settle()
+            self._next_tokens(hidden[:, -1], rows)
+        yield from self._retire(cache, rows, meter)
+
+    def _next_tokens(self, hidden: Tensor, rows: list[_Row]) -> None:
+        logits = hf.logits(self.loaded.model, hidden)
+        device = logits.device
+        chosen = sample(
+            logits,
+            torch.tensor([row.request.sampling.temperature for row in rows], device=device),
+            torch.tensor([row.request.sampling.top_p for row in rows], device=device),
+            torch.tensor([row.request.seed for row in rows], device=device),
+            torch.tensor([len(row.tokens) for row in rows], device=device),
+        )
+        for row, token in zip(rows, chosen.tolist(), strict=True):
+            row.tokens.append(token)
+
+    def _retire(
+        self, cache: TieredCache, rows: list[_Row], meter: Meter, start: int = 0
+    ) -> Iterator[Completion]:
+        """Takes ended rows out, last first, so that the row that fills a hole has been looked at already."""
+        for index in range(len(rows) - 1, start - 1, -1):
+            row = rows[index]
+            ended = row.tokens[-1] in self.loaded.eos
+            if not ended and len(row.tokens) < row.request.sampling.max_new_tokens:
+                continue
+            ledger = cache.leave(index)
+            rows[index] = rows[-1]
+            rows.pop()
+            meter.finished()
+            yield Completion(
+                key=row.request.key,
+                tokens=tuple(row.tokens),
+                finish="eos" if ended else "length",
+                prompt_tokens=len(row.request.prompt),
+                ttft_s=row.first_token - row.started,
+                wall_s=time.perf_counter() - row.started,
+                ledger=ledger,
+            )

@@ -1,0 +1,74 @@
+"""The only module that touches transformers' internals. Supported: transformers 5.2 to 5.x, tested on 5.2 and 5.23.
+
+How it works: our attention function is registered under a name of its own. transformers builds no mask for a name it
+has no mask function for, and with `use_cache=False` hands the layer's own new keys and values (after RoPE) to the
+function, together with any extra keyword given to the model: that is how a `Step` reaches each layer. Position ids
+are always explicit, so a query's position never depends on how many tokens are kept.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, PreTrainedModel
+
+from tiercache.errors import ModelError
+from tiercache.step import Step
+
+NAME = "tiercache"
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+
+
+def _attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    tier_step: Step,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    assert attention_mask is None, "transformers built a mask; positions and masks are this engine's"
+    return tier_step.attend(module.layer_idx, query, key, value, scaling), None  # type: ignore[arg-type]
+
+
+AttentionInterface.register(NAME, _attention)
+
+
+def prepare(model: PreTrainedModel) -> None:
+    """Checks the family and switches the model to our attention.
+
+    Raises:
+        ModelError: the architecture isn't one whose attention is known to fit.
+    """
+    kind = model.config.model_type
+    if kind not in FAMILIES:
+        raise ModelError(f"model_type: '{kind}' is not supported; allowed: {', '.join(FAMILIES)}.")
+    model.set_attn_implementation(NAME)
+
+
+def sliding_window(model: PreTrainedModel) -> int | None:
+    """The window of the model's sliding attention layers, or None if every layer sees everything.
+
+    Read from the configuration's structure: `layer_types` where a model lists them, else its window itself.
+    """
+    config = model.config
+    window = getattr(config, "sliding_window", None)
+    if window is None or getattr(config, "use_sliding_window", True) is False:
+        return None
+    types = getattr(config, "layer_types", None)
+    return None if types is not None and "sliding_attention" not in types else int(window)
+
+
+@torch.inference_mode()
+def hidden_states(model: PreTrainedModel, tokens: Tensor, positions: Tensor, step: Step) -> Tensor:
+    """One forward pass: tokens and positions [rows, n] -> last hidden states [rows, n, hidden], no vocabulary."""
+    output = model.model(input_ids=tokens, position_ids=positions, use_cache=False, tier_step=step)
+    return output.last_hidden_state  # type: ignore[no-any-return]
+
+
+@torch.inference_mode()
+def logits(model: PreTrainedModel, hidden: Tensor) -> Tensor:
+    """Hidden states [rows, hidden] -> logits [rows, vocab]."""
+    return model.lm_head(hidden)  # type: ignore[no-any-return]

@@ -1,0 +1,94 @@
+"""Times and bytes of one run, taken where they arise. Prefill and decode are never mixed in one number."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import quantiles
+
+import torch
+
+from tiercache.cache import TieredCache
+from tiercache.ledger import Traffic
+from tiercache.requests import RunStats
+
+
+class Meter:
+    """Accumulates one run's measurements; `stats` may be read at any time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._steps: list[float] = []
+        self._first_tokens: list[float] = []
+        self._prefill_tokens = self._decode_tokens = self._sequences = self._max_rows = self._allocated = 0
+        self._prefill_s = 0.0
+        self._caches: list[Traffic] = []
+        self._cache: TieredCache | None = None
+        self._baseline = 0
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            self._baseline = torch.cuda.memory_allocated(device)
+
+    def watch(self, cache: TieredCache) -> None:
+        """Follows a cache's traffic and allocation; a retry after running out of memory brings a new one."""
+        self._cache = cache
+        self._caches.append(cache.traffic)
+
+    @contextmanager
+    def prefill(self, tokens: int) -> Iterator[None]:
+        start = self._now()
+        yield
+        self._prefill_s += self._now() - start
+        self._prefill_tokens += tokens
+        self._look()
+
+    @contextmanager
+    def decode(self, rows: int) -> Iterator[None]:
+        """One step; each running row yields one token."""
+        start = self._now()
+        yield
+        self._steps.append(self._now() - start)
+        self._decode_tokens += rows
+        self._max_rows = max(self._max_rows, rows)
+        self._look()
+
+    def first_token(self, seconds: float) -> None:
+        self._first_tokens.append(seconds)
+
+    def finished(self) -> None:
+        self._sequences += 1
+
+    def stats(self) -> RunStats:
+        cuda = self.device.type == "cuda"
+        return RunStats(
+            sequences=self._sequences,
+            prefill_tokens=self._prefill_tokens,
+            prefill_s=self._prefill_s,
+            decode_tokens=self._decode_tokens,
+            decode_s=sum(self._steps),
+            decode_steps=len(self._steps),
+            step_p50_s=percentile(self._steps, 50),
+            step_p99_s=percentile(self._steps, 99),
+            ttft_p50_s=percentile(self._first_tokens, 50),
+            max_rows=self._max_rows,
+            allocated_bytes_peak=self._allocated,
+            device_peak_bytes=torch.cuda.max_memory_allocated(self.device) - self._baseline if cuda else None,
+            bytes_to_host=sum(traffic.to_host for traffic in self._caches),
+            bytes_to_device=sum(traffic.to_device for traffic in self._caches),
+        )
+
+    def _look(self) -> None:
+        if self._cache is not None:
+            held = sum(store.allocated_bytes() for store in self._cache.stores)
+            self._allocated = max(self._allocated, held)
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+
+def percentile(values: list[float], percent: int) -> float:
+    """Inclusive percentile; 0 for no values."""
+    if len(values) < 2:
+        return values[0] if values else 0.0
+    return quantiles(values, n=100, method="inclusive")[percent - 1]

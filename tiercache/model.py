@@ -1,0 +1,139 @@
+"""Loading a model and its tokenizer through transformers, unmodified."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from tiercache import hf
+from tiercache.errors import ModelError
+from tiercache.model_spec import EMBEDDED, ModelSpec
+from tiercache.store import Geometry
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready for the engine: weights on `device`, our attention in place.
+
+    `eos` are the token ids that end a sequence; `max_context` the longest prompt plus output that it can be given:
+    its position range, or less where sliding attention would begin to forget (which this engine doesn't imitate).
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase | None
+    geometry: Geometry
+    device: torch.device
+    eos: frozenset[int]
+    max_context: int
+    context_reason: str
+
+    def encode(self, prompt: str, chat: bool = False, system: str | None = None) -> tuple[str, list[int]]:
+        """Renders and tokenizes a prompt; returns the rendered text and its ids.
+
+        With `chat`, the text is one user turn (after an optional system turn) in the model's own template, which
+        already writes the special tokens: they are not added a second time.
+
+        Raises:
+            ModelError: the model has no tokenizer, or no chat template although `chat` asks for one.
+        """
+        tokenizer = self.tokenizer
+        if tokenizer is None:
+            raise ModelError("tokenizer: this model was loaded without one; give token ids instead of text.")
+        if not chat:
+            return prompt, list(tokenizer(prompt)["input_ids"])
+        if tokenizer.chat_template is None:
+            raise ModelError("prompt: 'chat' needs a chat template and this model has none; use prompt: raw.")
+        turns = [{"role": "system", "content": system}] if system else []
+        turns.append({"role": "user", "content": prompt})
+        text = str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+        return text, list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def decode(self, tokens: list[int]) -> str:
+        """Text of generated ids, special tokens left out."""
+        if self.tokenizer is None:
+            raise ModelError("tokenizer: this model was loaded without one; read token ids instead of text.")
+        return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
+
+
+def load(spec: ModelSpec, device: str | torch.device = "cpu") -> LoadedModel:
+    """Loads by hub id, folder or GGUF file.
+
+    Raises:
+        ModelError: nothing there, an unsupported architecture, or a file that transformers can't read.
+    """
+    device = torch.device(device)
+    source, kwargs = _source(spec)
+    dtype = _dtype(spec, gguf="gguf_file" in kwargs)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            source, dtype=dtype, trust_remote_code=spec.trust_remote_code, **_safetensors(kwargs), **kwargs
+        )
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=spec.trust_remote_code, **kwargs)
+    except (OSError, ValueError, KeyError) as problem:
+        hint = "" if spec.local else " If this machine is offline, download it on a connected one and give the folder."
+        raise ModelError(f"models: '{spec.id}' can't be loaded: {problem}.{hint}") from problem
+    return wrap(model, tokenizer, device)
+
+
+def wrap(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, device: torch.device) -> LoadedModel:
+    """Prepares a model that is already in memory."""
+    hf.prepare(model)
+    model = model.eval().to(device)  # type: ignore[arg-type]
+    config = model.config
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    geometry = Geometry(
+        layers=config.num_hidden_layers,
+        query_heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=head_dim,
+        dtype=model.dtype,
+    )
+    context, reason = config.max_position_embeddings, "max_position_embeddings"
+    window = hf.sliding_window(model)
+    if window is not None and window < context:
+        context, reason = window, "sliding_window"
+    return LoadedModel(model, tokenizer, geometry, device, _eos(model, tokenizer), context, reason)
+
+
+def _source(spec: ModelSpec) -> tuple[str, dict[str, Any]]:
+    """What to hand to from_pretrained, and its extra arguments."""
+    if spec.id == EMBEDDED:
+        from reasoner import WEIGHTS
+
+        return str(WEIGHTS), {}
+    if spec.id.endswith(".gguf"):
+        path = Path(spec.id).expanduser()
+        if not path.is_file():
+            raise ModelError(f"models: no file '{spec.id}'.")
+        return str(path.parent), {"gguf_file": path.name}
+    if spec.local and not Path(spec.id).expanduser().is_dir():
+        raise ModelError(f"models: no folder '{spec.id}'.")
+    source = str(Path(spec.id).expanduser()) if spec.local else spec.id
+    extra: dict[str, Any] = {"revision": spec.revision} if spec.revision else {}
+    return source, {**extra, **({"gguf_file": spec.gguf} if spec.gguf else {})}
+
+
+def _safetensors(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Pickled weights can run code: only safetensors (or GGUF) are read."""
+    return {} if "gguf_file" in kwargs else {"use_safetensors": True}
+
+
+def _dtype(spec: ModelSpec, gguf: bool) -> Any:
+    if spec.dtype != "auto":
+        return getattr(torch, spec.dtype)
+    return torch.float32 if gguf else "auto"
+
+
+def _eos(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
+    generation = getattr(model, "generation_config", None)
+    ids = getattr(generation, "eos_token_id", None)
+    if ids is None:
+        ids = model.config.eos_token_id
+    found = set(ids) if isinstance(ids, list) else {ids}
+    found.add(getattr(tokenizer, "eos_token_id", None))
+    return frozenset(i for i in found if i is not None)

@@ -1,0 +1,180 @@
+"""Storage of one tier: preallocated slots for a batch of sequences, per layer and KV head.
+
+A store is a dictionary of *planes*, tensors of shape [layers, rows, kv_heads, slots, ...]: keys and values (or their
+packed form), the true position of each slot's token (-1: empty) and the scorer's slot fields. Whatever moves tokens
+moves all planes by the same index, so no scorer ever re-indexes anything.
+
+Used slots are `[0, extent)` for each row; `extent` is the same for all layers and heads of a row.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tiercache.quantize import dequantize, quantize
+
+CHUNK = 64  # slots are allocated in multiples of this many
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What one token's keys and values look like. KV heads are the model's own, never repeated for queries."""
+
+    layers: int
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of one token's keys and values over all layers and KV heads, unquantised."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
+
+    @property
+    def packed_token_bytes(self) -> int:
+        """The same at 8 bits: one code per element, one scale and one zero per token, head and side."""
+        return 2 * self.layers * self.kv_heads * (self.head_dim + 2 * torch.float32.itemsize)
+
+
+class TierStore:
+    """Full-precision slots. `planes` are grown on demand and never shrink while the store lives."""
+
+    packed = False
+
+    def __init__(self, geometry: Geometry, fields: Mapping[str, torch.dtype], device: torch.device) -> None:
+        self.geometry = geometry
+        self.fields = dict(fields)
+        self.device = device
+        self.extents: list[int] = []
+        self.planes: dict[str, Tensor] = {
+            name: self._empty(name, tail, dtype, 0, 0) for name, (tail, dtype) in self._layout().items()
+        }
+
+    def _layout(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        g = self.geometry
+        kv = {"k": ((g.head_dim,), g.dtype), "v": ((g.head_dim,), g.dtype)}
+        return {**kv, **self._metadata_layout()}
+
+    def _metadata_layout(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        return {"pos": ((), torch.int32), **{name: ((), dtype) for name, dtype in self.fields.items()}}
+
+    def _empty(self, name: str, tail: Sequence[int], dtype: torch.dtype, rows: int, slots: int) -> Tensor:
+        # Zeros, not garbage: a masked slot's value is multiplied by a zero weight, and 0 * nan is nan.
+        shape = (self.geometry.layers, rows, self.geometry.kv_heads, slots, *tail)
+        fill = -1 if name == "pos" else 0
+        return torch.full(shape, fill, dtype=dtype, device=self.device)
+
+    @property
+    def rows(self) -> int:
+        return len(self.extents)
+
+    @property
+    def capacity(self) -> tuple[int, int]:
+        """Allocated (rows, slots)."""
+        shape = self.planes["pos"].shape
+        return shape[1], shape[3]
+
+    def reserve(self, rows: int, slots: int) -> None:
+        """Grows the planes to at least this many rows and slots; existing contents stay where they are."""
+        have_rows, have_slots = self.capacity
+        if rows <= have_rows and slots <= have_slots:
+            return
+        if slots > have_slots:
+            slots = -(-max(slots, have_slots + have_slots // 2) // CHUNK) * CHUNK
+        rows, slots = max(rows, have_rows), max(slots, have_slots)
+        for name, (tail, dtype) in self._layout().items():
+            old = self.planes[name]
+            new = self._empty(name, tail, dtype, rows, slots)
+            new[:, :have_rows, :, :have_slots] = old
+            self.planes[name] = new
+
+    def join(self, rows: int) -> None:
+        """Appends empty rows."""
+        self.reserve(self.rows + rows, 0)
+        self.extents.extend([0] * rows)
+
+    def leave(self, row: int) -> None:
+        """Frees `row`; the last row takes its place, so that running rows are always a prefix."""
+        last = self.rows - 1
+        if row != last:
+            used = max(self.extents[row], self.extents[last])
+            for plane in self.planes.values():
+                plane[:, row, :, :used] = plane[:, last, :, :used]
+        self.planes["pos"][:, last, :, : self.extents[last]] = -1
+        self.extents[row] = self.extents[last]
+        self.extents.pop()
+
+    def used(self) -> int:
+        """Slots that any running row uses."""
+        return max(self.extents, default=0)
+
+    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer for all running rows, each [rows, kv_heads, used, head_dim], as views."""
+        rows, used = self.rows, self.used()
+        return self.planes["k"][layer, :rows, :, :used], self.planes["v"][layer, :rows, :, :used]
+
+    def take(self, row: int, index: Tensor) -> dict[str, Tensor]:
+        """Full-precision copies of one row's tokens: `index` [layers, kv_heads, n] -> planes [layers, kv_heads, n, ...]."""
+        return {name: gather(plane[:, row], index) for name, plane in self.planes.items()}
+
+    def admit(self, tokens: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Turns full-precision tokens into this store's own planes, on this store's device."""
+        return {name: plane.to(self.device, non_blocking=True) for name, plane in tokens.items()}
+
+    def keys_values_bytes(self) -> int:
+        """Bytes that the used slots' keys and values really occupy, read off the tensors themselves."""
+        return sum(
+            plane[:, row, :, :extent].numel() * plane.element_size()
+            for name, plane in self.planes.items()
+            if name not in self._metadata_layout()
+            for row, extent in enumerate(self.extents)
+        )
+
+    def allocated_bytes(self) -> int:
+        """Bytes of all planes, metadata and unused slots included."""
+        return sum(plane.numel() * plane.element_size() for plane in self.planes.values())
+
+
+class PackedStore(TierStore):
+    """Slots at 8 bits, asymmetric min/max per token and KV head, for keys (after RoPE) and values alike."""
+
+    packed = True
+
+    def _layout(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        layout: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+        for side in ("k", "v"):
+            layout[f"{side}_codes"] = ((self.geometry.head_dim,), torch.uint8)
+            layout[f"{side}_scale"] = ((1,), torch.float32)
+            layout[f"{side}_zero"] = ((1,), torch.float32)
+        return {**layout, **self._metadata_layout()}
+
+    def _unpack(self, planes: Mapping[str, Tensor], side: str) -> Tensor:
+        parts = (planes[f"{side}_{part}"] for part in ("codes", "scale", "zero"))
+        return dequantize(*parts, self.geometry.dtype)
+
+    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        rows, used = self.rows, self.used()
+        view = {name: plane[layer, :rows, :, :used] for name, plane in self.planes.items()}
+        return self._unpack(view, "k"), self._unpack(view, "v")
+
+    def take(self, row: int, index: Tensor) -> dict[str, Tensor]:
+        tokens = super().take(row, index)
+        metadata = {name: tokens[name] for name in self._metadata_layout()}
+        return {"k": self._unpack(tokens, "k"), "v": self._unpack(tokens, "v"), **metadata}
+
+    def admit(self, tokens: dict[str, Tensor]) -> dict[str, Tensor]:
+        native = {name: tokens[name] for name in self._metadata_layout()}
+        for side in ("k", "v"):
+            native[f"{side}_codes"], native[f"{side}_scale"], native[f"{side}_zero"] = quantize(tokens[side])
+        return super().admit(native)
+
+
+def gather(plane: Tensor, index: Tensor) -> Tensor:
+    """Slots by index along dimension 2: plane [layers, kv_heads, slots, ...], index [layers, kv_heads, n]."""
+    tail = plane.shape[3:]
+    index = index.to(plane.device)
+    wide = index.reshape(*index.shape, *([1] * len(tail))).expand(*index.shape, *tail)
+    return plane.gather(2, wide)
