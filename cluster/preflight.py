@@ -1,0 +1,46 @@
+"""Whether the cluster can run what is asked, before anything starts. An impossible request would wait for ever."""
+
+from dataclasses import dataclass
+
+from tiercache.errors import ResourceError
+
+
+@dataclass(frozen=True)
+class Node:
+    """What one node has in all."""
+
+    cpus: float
+    gpus: float
+
+
+def nodes() -> list[Node]:
+    """The living nodes of the joined Ray cluster."""
+    import ray
+
+    found = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return [Node(resources.get("CPU", 0.0), resources.get("GPU", 0.0)) for resources in found]
+
+
+def fitting(available: list[Node], cpus: float, gpus: float) -> int:
+    """How many workers of this size fit, each on one node.
+
+    Raises:
+        ResourceError: not even one does.
+    """
+    total = 0
+    for node in available:
+        by_cpu = int(node.cpus // cpus)
+        total += min(by_cpu, int(node.gpus // gpus)) if gpus else by_cpu
+    if total == 0:
+        largest = max(available, key=lambda node: (node.gpus, node.cpus), default=Node(0, 0))
+        raise ResourceError(
+            f"cluster: a worker needs {cpus:g} CPUs and {gpus:g} GPUs on one node; the largest of {len(available)} "
+            f"nodes has {largest.cpus:g} CPUs and {largest.gpus:g} GPUs. Lower cluster.cpus_per_actor or "
+            "cluster.gpus_per_actor, or add a larger node."
+        )
+    return total
+
+
+def default_gpus(available: list[Node], device: str) -> float:
+    """One GPU for each worker where the cluster has any and the sweep doesn't ask for the CPU; else none."""
+    return 1.0 if device != "cpu" and any(node.gpus >= 1 for node in available) else 0.0

@@ -1,0 +1,92 @@
+"""What is handed to an engine and what comes back: plain data that crosses process boundaries. No torch here."""
+
+from dataclasses import dataclass
+
+from tiercache.policy import Policy
+from tiercache.requests import Completion, RunStats, Sampling
+
+
+@dataclass(frozen=True)
+class Task:
+    """One sample to generate. `key` identifies it to the caller; `prompt` is text not yet rendered."""
+
+    key: str
+    prompt: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Samples of one cell that are decoded together: the unit that is handed out, and repeated when it is lost."""
+
+    id: str
+    policy: Policy
+    sampling: Sampling
+    chat: bool
+    system: str | None
+    tasks: tuple[Task, ...]
+
+
+@dataclass(frozen=True)
+class Done:
+    """One finished sample: its text, the prompt as the model saw it, and the engine's own record."""
+
+    key: str
+    prompt: str
+    text: str
+    completion: Completion
+
+
+@dataclass(frozen=True)
+class Refused:
+    """One sample that can't be run as asked (too long, no chat template): trying again would not help."""
+
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ShardStats:
+    """What running a shard cost and where it ran. `started` and `ended` are seconds since the epoch."""
+
+    stats: RunStats
+    host: str
+    device: str
+    started: float
+    ended: float
+
+
+Item = Done | Refused | ShardStats
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """The pool's news: an item of a shard."""
+
+    shard: Shard
+    item: Item
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A shard has nothing more to send."""
+
+    shard: Shard
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A shard ended before its time; items that arrived before stand.
+
+    blamed  this shard was running, so its unfinished samples have used up one attempt. A shard that only waited behind
+            the one to blame has not.
+    died    the actor is gone and was replaced; otherwise the shard raised an exception.
+    """
+
+    shard: Shard
+    reason: str
+    blamed: bool
+    died: bool
+
+
+Event = Arrived | Ended | Lost

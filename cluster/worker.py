@@ -1,0 +1,89 @@
+"""The engine's host: a plain class. Ray turns it into an actor; tests call it directly."""
+
+import platform
+import socket
+import time
+from collections.abc import Iterator
+
+from cluster.work import Done, Item, Refused, Shard, ShardStats, Task
+from tiercache.errors import ResourceError, TierCacheError
+from tiercache.model_spec import ModelSpec
+from tiercache.requests import Request
+
+
+class EngineWorker:
+    """Loads one model once and runs shards on it, each under its own policy.
+
+    Heavy imports are in the methods, so that the driver, which only needs the class's name, imports no torch.
+    """
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        device: str,
+        max_batch: int,
+        hbm_kv_budget: int | None,
+        prefill_chunk: int,
+        threads: int | None,
+        gpus: float = 0,
+    ) -> None:
+        import torch
+
+        from tiercache.engine import Engine, Limits
+        from tiercache.model import load
+
+        if threads is not None:
+            torch.set_num_threads(threads)
+        self.device = _device(device, gpus)
+        limits = Limits(max_batch=max_batch, hbm_kv_budget=hbm_kv_budget, prefill_chunk=prefill_chunk)
+        self.engine = Engine(load(model, self.device), limits)
+
+    def ready(self) -> str:
+        """Answers once the model is loaded: host and device."""
+        return f"{socket.gethostname()} {_device_name(self.device)}"
+
+    def token_bytes(self) -> int:
+        """Bytes of keys and values for one token, in the type the model really was loaded in."""
+        return self.engine.loaded.geometry.token_bytes
+
+    def run(self, shard: Shard) -> Iterator[Item]:
+        """Yields each sample as it ends, then what the shard cost."""
+        started = time.time()
+        prompts: dict[str, str] = {}
+        requests: list[Request] = []
+        for task in shard.tasks:
+            try:
+                requests.append(self._request(shard, task, prompts))
+            except TierCacheError as refusal:
+                yield Refused(task.key, str(refusal))
+        for completion in self.engine.run(requests, shard.policy):
+            text = self.engine.loaded.decode(list(completion.tokens))
+            yield Done(completion.key, prompts[completion.key], text, completion)
+        if self.engine.stats is not None and requests:
+            yield ShardStats(self.engine.stats, socket.gethostname(), _device_name(self.device), started, time.time())
+
+    def _request(self, shard: Shard, task: Task, prompts: dict[str, str]) -> Request:
+        text, ids = self.engine.loaded.encode(task.prompt, shard.chat, shard.system)
+        request = Request(task.key, tuple(ids), shard.sampling, task.seed)
+        self.engine.check(request, shard.policy)
+        prompts[task.key] = text
+        return request
+
+
+def _device(wanted: str, gpus: float) -> str:
+    """`auto` takes a GPU only if the scheduler gave one: `num_gpus=0` no longer hides a machine's GPUs."""
+    import torch
+
+    if wanted == "cpu" or (wanted == "auto" and gpus == 0):
+        return "cpu"
+    if not torch.cuda.is_available():
+        raise ResourceError("engine.device: cuda was asked for and this worker sees no CUDA device; use device: cpu.")
+    return "cuda"
+
+
+def _device_name(device: str) -> str:
+    if device == "cpu":
+        return f"cpu ({platform.machine()})"
+    import torch
+
+    return str(torch.cuda.get_device_name(0))

@@ -1,0 +1,131 @@
+"""From what an engine sends to the rows that are kept: this is where an answer is graded."""
+
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from cluster.work import Done, Shard, ShardStats
+from db.rows import CellRow, SampleRow, ShardRow
+from jobs.grid import Cell
+from jobs.work_queue import Sample
+from tiercache.shapes import shape_of
+
+RECORDED = ("tiercache-eval", "torch", "transformers", "ray", "datasets", "sqlalchemy")
+
+
+def sample_row(sample: Sample, done: Done, shard_id: str, attempt: int) -> SampleRow:
+    """A finished sample, graded."""
+    completion, ledger = done.completion, done.completion.ledger
+    thinking = done.prompt.rstrip().endswith("<think>")
+    grade = sample.cell.benchmark.grade(sample.problem, done.text, completion.finish, thinking_open=thinking)
+    return SampleRow(
+        fingerprint=sample.cell.fingerprint,
+        problem_id=sample.problem.id,
+        repeat=sample.repeat,
+        attempt=attempt,
+        seed=sample.seed,
+        outcome=grade.outcome,
+        finish_reason=completion.finish,
+        prompt=done.prompt,
+        output=done.text,
+        extracted=grade.extracted,
+        reference=sample.problem.reference,
+        prompt_tokens=completion.prompt_tokens,
+        output_tokens=len(completion.tokens),
+        ttft_s=completion.ttft_s,
+        wall_s=completion.wall_s,
+        hbm_tokens=ledger.hbm_tokens,
+        ddr_tokens=ledger.ddr_tokens,
+        packed_tokens=ledger.packed_tokens,
+        evicted_tokens=ledger.evicted_tokens,
+        hbm_bytes_mean=ledger.hbm_bytes_mean,
+        hbm_bytes_peak=ledger.hbm_bytes_peak,
+        ddr_bytes_mean=ledger.ddr_bytes_mean,
+        packed_bytes_mean=ledger.packed_bytes_mean,
+        evicted_bytes_end=ledger.evicted_bytes_end,
+        full_bytes_mean=ledger.full_bytes_mean,
+        full_bytes_end=ledger.full_bytes_end,
+        metadata_bytes_peak=ledger.metadata_bytes_peak,
+        shard_id=shard_id,
+    )
+
+
+def failed_row(sample: Sample, reason: str, attempt: int) -> SampleRow:
+    """A sample for which there is no generation, with the reason."""
+    return SampleRow(
+        fingerprint=sample.cell.fingerprint,
+        problem_id=sample.problem.id,
+        repeat=sample.repeat,
+        attempt=attempt,
+        seed=sample.seed,
+        outcome="failed",
+        finish_reason="error",
+        prompt=sample.problem.prompt,
+        output="",
+        reference=sample.problem.reference,
+        error=reason,
+    )
+
+
+def shard_row(shard: Shard, fingerprint: str, sweep_id: str, measured: ShardStats, exclusive: bool) -> ShardRow:
+    """What one engine call measured. On a CPU there is no device peak: the ledger's allocation stands in, and says so."""
+    stats = measured.stats
+    return ShardRow(
+        id=shard.id,
+        fingerprint=fingerprint,
+        sweep_id=sweep_id,
+        actor=f"{measured.host}",
+        host=measured.host,
+        device=measured.device,
+        started_at=datetime.fromtimestamp(measured.started, UTC),
+        finished_at=datetime.fromtimestamp(measured.ended, UTC),
+        samples=stats.sequences,
+        prefill_tokens=stats.prefill_tokens,
+        prefill_s=stats.prefill_s,
+        decode_tokens=stats.decode_tokens,
+        decode_s=stats.decode_s,
+        decode_steps=stats.decode_steps,
+        tpot_p50_s=stats.step_p50_s if stats.decode_steps else None,
+        tpot_p99_s=stats.step_p99_s if stats.decode_steps else None,
+        ttft_p50_s=stats.ttft_p50_s,
+        max_rows=stats.max_rows,
+        allocated_bytes_peak=stats.allocated_bytes_peak,
+        device_peak_bytes=stats.device_peak_bytes,
+        device_peak_source="ledger" if stats.device_peak_bytes is None else "device",
+        bytes_to_host=stats.bytes_to_host,
+        bytes_to_device=stats.bytes_to_device,
+        exclusive=exclusive,
+    )
+
+
+def cell_row(cell: Cell) -> CellRow:
+    """A cell as the database keeps it."""
+    shape = shape_of(cell.model)
+    return CellRow(
+        fingerprint=cell.fingerprint,
+        model=cell.model.name,
+        benchmark=cell.benchmark.name,
+        policy=cell.policy.label,
+        policy_name=cell.policy.name,
+        config=dict(cell.config),
+        protocol=cell.protocol,
+        kv_bytes_per_token=shape.kv_bytes_per_token(cell.model.dtype) if shape else 0,
+        expected_samples=cell.samples,
+    )
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine, stored with each sweep."""
+    versions = {}
+    for name in RECORDED:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = "not installed"
+    return {
+        "versions": versions,
+        "python": platform.python_version(),
+        "host": platform.node(),
+        "platform": platform.platform(),
+    }

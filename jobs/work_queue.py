@@ -1,0 +1,122 @@
+"""Which samples are still to be computed, which are out, and how often each was tried. Pure bookkeeping: no Ray, no SQL.
+
+Invariant: every sample is waiting, out, or has been taken back once; `remaining` counts the first two.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from cluster.work import Shard, Task
+from jobs.benchmarks.base import Problem
+from jobs.grid import Cell, fingerprint, sample_seed
+from tiercache.requests import Sampling
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One generation to be made: a cell, one of its problems, and which repeat."""
+
+    cell: Cell
+    problem: Problem
+    repeat: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.problem.id}#{self.repeat}"
+
+    @property
+    def seed(self) -> int:
+        return sample_seed(self.cell, self.problem.id, self.repeat)
+
+
+def samples_of(cell: Cell) -> list[Sample]:
+    """All samples of a cell: the first repeat of every problem, then the second, ..."""
+    problems = cell.benchmark.load()
+    return [Sample(cell, problem, repeat) for repeat in range(cell.repeats) for problem in problems]
+
+
+class WorkQueue:
+    """Hands out shards and takes back results and losses.
+
+    A sample that was lost goes back with one attempt used; on its last attempt it runs alone, so that a sample that
+    kills its engine takes no innocent one with it. After that it is given up.
+    """
+
+    def __init__(self, samples: Iterable[Sample], shard_size: int, max_attempts: int) -> None:
+        self.max_attempts = max_attempts
+        self._waiting: deque[list[Sample]] = deque()
+        self._out: dict[str, dict[str, Sample]] = {}
+        self._attempts: dict[tuple[str, str], int] = {}
+        self._issued = 0
+        by_cell: dict[str, list[Sample]] = {}
+        for sample in samples:
+            by_cell.setdefault(sample.cell.fingerprint, []).append(sample)
+        for group in by_cell.values():
+            self._waiting.extend(_even(group, shard_size))
+        self.remaining = sum(len(group) for group in by_cell.values())
+
+    def attempt(self, sample: Sample) -> int:
+        """The number of the attempt that this sample is in, from 1."""
+        return self._attempts.get((sample.cell.fingerprint, sample.key), 0) + 1
+
+    def has_waiting(self) -> bool:
+        return bool(self._waiting)
+
+    def finished(self) -> bool:
+        """Nothing is owed and no shard is out: what a shard cost comes after its last sample."""
+        return not self.remaining and not self._out
+
+    def peek(self) -> Cell:
+        """The cell of the next shard. Call it only if `has_waiting`."""
+        return self._waiting[0][0].cell
+
+    def next_shard(self) -> Shard:
+        """Takes the next shard out. Call it only if `has_waiting`."""
+        group = self._waiting.popleft()
+        self._issued += 1
+        cell = group[0].cell
+        shard_id = fingerprint([cell.fingerprint, self._issued, [(s.key, self.attempt(s)) for s in group]])
+        self._out[shard_id] = {sample.key: sample for sample in group}
+        return Shard(
+            id=shard_id,
+            policy=cell.policy,
+            sampling=Sampling(**cell.sampling.model_dump()),
+            chat=cell.benchmark.prompt_mode == "chat",
+            system=cell.benchmark.system,
+            tasks=tuple(Task(sample.key, sample.problem.prompt, sample.seed) for sample in group),
+        )
+
+    def arrived(self, shard: Shard, key: str) -> Sample | None:
+        """Takes one sample's result; None if it isn't owed (it has arrived before)."""
+        sample = self._out[shard.id].pop(key, None)
+        if sample is not None:
+            self.remaining -= 1
+        return sample
+
+    def ended(self, shard: Shard) -> None:
+        """A shard has sent everything."""
+        missing = self._out.pop(shard.id)
+        assert not missing, f"a shard ended without {len(missing)} of its samples"
+
+    def lost(self, shard: Shard, blamed: bool) -> list[Sample]:
+        """Puts a lost shard's unfinished samples back; returns those that have used up their attempts."""
+        group = list(self._out.pop(shard.id).values())
+        if blamed:
+            for sample in group:
+                place = (sample.cell.fingerprint, sample.key)
+                self._attempts[place] = self._attempts.get(place, 0) + 1
+        given_up = [sample for sample in group if self.attempt(sample) > self.max_attempts]
+        again = [sample for sample in group if self.attempt(sample) <= self.max_attempts]
+        alone = [[sample] for sample in again if self.attempt(sample) == self.max_attempts and blamed]
+        together = [sample for sample in again if [sample] not in alone]
+        self._waiting.extendleft([*alone, *([together] if together else [])])
+        self.remaining -= len(given_up)
+        return given_up
+
+
+def _even(group: Sequence[Sample], size: int) -> list[list[Sample]]:
+    """Cuts into the fewest parts of at most `size`, as even as possible: no small rest that runs alone at the end."""
+    parts = -(-len(group) // size)
+    bounds = [len(group) * i // parts for i in range(parts + 1)]
+    return [list(group[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
