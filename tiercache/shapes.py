@@ -71,9 +71,7 @@ KNOWN: dict[str, ModelShape] = {
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-14B": _qwen(48, 40, 8, 5120, 152_064, 29_540_067_328),
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B": _qwen(64, 40, 8, 5120, 152_064, 65_527_752_704),
     "deepseek-ai/DeepSeek-R1-Distill-Llama-8B": _LLAMA_8B,
-    "deepseek-ai/DeepSeek-R1-Distill-Llama-70B": ModelShape(
-        80, 64, 8, 128, 8192, 128_256, 141_107_412_992, 131_072
-    ),
+    "deepseek-ai/DeepSeek-R1-Distill-Llama-70B": ModelShape(80, 64, 8, 128, 8192, 128_256, 141_107_412_992, 131_072),
     "meta-llama/Llama-3.1-8B-Instruct": _LLAMA_8B,
     "mistralai/Mistral-7B-Instruct-v0.3": ModelShape(32, 32, 8, 128, 4096, 32_768, 14_496_047_104, 32_768),
     "mistralai/Mistral-7B-Instruct-v0.2": ModelShape(32, 32, 8, 128, 4096, 32_000, 14_483_464_192, 32_768),
@@ -89,7 +87,9 @@ def locate(spec: ModelSpec) -> Path | None:
     """
     if spec.id == EMBEDDED:
         package = importlib.util.find_spec("reasoner")
-        folder = Path(str(package.origin)).parent / "weights" if package and package.origin else Path("reasoner/weights")
+        folder = (
+            Path(str(package.origin)).parent / "weights" if package and package.origin else Path("reasoner/weights")
+        )
         if not (folder / "config.json").is_file():
             raise ModelError(f"{EMBEDDED}: its weights are missing from {folder}; reinstall the package.")
         return folder

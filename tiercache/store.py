@@ -125,13 +125,10 @@ class TierStore:
         return {name: plane.to(self.device, non_blocking=True) for name, plane in tokens.items()}
 
     def keys_values_bytes(self) -> int:
-        """Bytes that the used slots' keys and values really occupy, read off the tensors themselves."""
-        return sum(
-            plane[:, row, :, :extent].numel() * plane.element_size()
-            for name, plane in self.planes.items()
-            if name not in self._metadata_layout()
-            for row, extent in enumerate(self.extents)
-        )
+        """Bytes that the held tokens' keys and values really occupy, read off the planes themselves."""
+        tokens = int((self.planes["pos"][:, : self.rows] >= 0).sum())  # over layers and KV heads
+        names = self.planes.keys() - self._metadata_layout().keys()
+        return tokens * sum(self.planes[n].shape[4:].numel() * self.planes[n].element_size() for n in names)
 
     def allocated_bytes(self) -> int:
         """Bytes of all planes, metadata and unused slots included."""
