@@ -152,7 +152,7 @@ class RayPool:
             places = ray.get([worker.actor.ready.remote() for worker in self._workers], timeout=START_TIMEOUT_S)
         except GetTimeoutError:
             raise ResourceError(
-                f"cluster: {self.size} workers for '{self.options.model.id}' did not start within {START_TIMEOUT_S:.0f} s."
+                f"cluster: {self.size} workers for '{self.options.model.id}' did not start in {START_TIMEOUT_S:.0f} s."
             ) from None
         except RayActorError as error:
             raise _constructor_error(error, self.options.model) from None

@@ -17,7 +17,7 @@ def nodes() -> list[Node]:
     """The living nodes of the joined Ray cluster."""
     import ray
 
-    found = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    found = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     return [Node(resources.get("CPU", 0.0), resources.get("GPU", 0.0)) for resources in found]
 
 

@@ -27,7 +27,9 @@ class Progress(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
     def note(self, message: str) -> None:
         """Something that isn't a sample: workers starting."""
@@ -98,7 +100,9 @@ class LineProgress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._print(self.tally.line())
 
     def note(self, message: str) -> None:
@@ -133,7 +137,9 @@ class LiveProgress:
         self._live.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._live.stop()
         Console(stderr=True, highlight=False).print(Text(self.tally.line()))
 

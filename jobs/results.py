@@ -69,7 +69,7 @@ def failed_row(sample: Sample, reason: str, attempt: int) -> SampleRow:
 
 
 def shard_row(shard: Shard, fingerprint: str, sweep_id: str, measured: ShardStats, exclusive: bool) -> ShardRow:
-    """What one engine call measured. On a CPU there is no device peak: the ledger's allocation stands in, and says so."""
+    """What one engine call measured. Where there is no device peak (CPU) the ledger stands in, and the row says so."""
     stats = measured.stats
     return ShardRow(
         id=shard.id,

@@ -1,4 +1,4 @@
-"""Which samples are still to be computed, which are out, and how often each was tried. Pure bookkeeping: no Ray, no SQL.
+"""Which samples are still to be computed, which are out, how often each was tried. Bookkeeping: no Ray, no SQL.
 
 Invariant: every sample is waiting, out, or has been taken back once; `remaining` counts the first two.
 """
@@ -6,6 +6,7 @@ Invariant: every sample is waiting, out, or has been taken back once; `remaining
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from cluster.work import Shard, Task
 from jobs.benchmarks.base import Problem
@@ -119,4 +120,4 @@ def _even(group: Sequence[Sample], size: int) -> list[list[Sample]]:
     """Cuts into the fewest parts of at most `size`, as even as possible: no small rest that runs alone at the end."""
     parts = -(-len(group) // size)
     bounds = [len(group) * i // parts for i in range(parts + 1)]
-    return [list(group[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [list(group[a:b]) for a, b in pairwise(bounds)]

@@ -32,7 +32,7 @@ def grouped(query: Tensor, kv_heads: int) -> Tensor:
 
 
 def partial_attention(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scaling: float) -> Partial:
-    """query [rows, kv_heads, group, d], keys and values [rows, kv_heads, slots, d], bias [rows, 1, 1, slots] or None."""
+    """query [rows, kv_heads, group, d]; keys, values [rows, kv_heads, slots, d]; bias [rows, 1, 1, slots] or None."""
     logits = torch.matmul(query, keys.transpose(2, 3)).mul_(scaling)
     if logits.dtype in (torch.float16, torch.bfloat16):
         logits = logits.float()

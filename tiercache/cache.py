@@ -1,6 +1,7 @@
 """The tiered cache of a running batch: owner of all stores, of every sequence's tier counts, and of their agreement."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -11,6 +12,16 @@ from tiercache.policy import Policy
 from tiercache.retier import NOWHERE, retier
 from tiercache.scorers import make_scorer
 from tiercache.store import Geometry, PackedStore, TierStore
+
+
+@dataclass
+class CachedSequence:
+    """One running sequence's bookkeeping. `hole`: it has a freed slot, which its next token takes."""
+
+    tiers: RowTiers
+    seed: int
+    usage: Usage = field(default_factory=Usage)
+    hole: bool = False
 
 
 class TieredCache:
@@ -29,18 +40,20 @@ class TieredCache:
         self.ddr = TierStore(geometry, fields, torch.device("cpu"))
         self.packed = PackedStore(geometry, fields, device)
         self.stores: list[TierStore] = [self.hbm, self.ddr, self.packed] if policy.placement.tiered else [self.hbm]
-        self.tiers: list[RowTiers] = []
-        self.usage: list[Usage] = []
+        self.sequences: list[CachedSequence] = []
         self.traffic = Traffic()
-        self._seeds: list[int] = []
-        self._hole: list[bool] = []  # whether the row has a freed slot that the next token takes
         self._victims = torch.zeros(geometry.layers, 0, geometry.kv_heads, dtype=torch.long, device=device)
         # One in, one out: a policy that evicts at every step reuses the victim's slot and copies nothing.
         self._reuses_slots = policy.schedule.every == 1 and not policy.placement.tiered
 
     @property
     def rows(self) -> int:
-        return len(self.tiers)
+        return len(self.sequences)
+
+    @property
+    def tiers(self) -> list[RowTiers]:
+        """Token counts of each row."""
+        return [sequence.tiers for sequence in self.sequences]
 
     @property
     def metadata_token_bytes(self) -> int:
@@ -56,10 +69,7 @@ class TieredCache:
         self.hbm.reserve(0, max(prompts) + 1)
         for name in self.hbm.fields:  # what an earlier sequence left here
             self.hbm.planes[name][:, first:] = 0
-        self.tiers.extend(RowTiers(prompt) for prompt in prompts)
-        self.usage.extend(Usage() for _ in prompts)
-        self._seeds.extend(seeds)
-        self._hole.extend([False] * len(prompts))
+        self.sequences.extend(CachedSequence(RowTiers(p), seed) for p, seed in zip(prompts, seeds, strict=True))
         missing = self.rows - self._victims.shape[1]
         if missing > 0:
             more = self._victims.new_zeros(self._victims.shape[0], missing, self._victims.shape[2])
@@ -70,11 +80,12 @@ class TieredCache:
         """Records the prompts' tokens, whose keys and values the prefill has written to slots [0, prompt)."""
         pos = self.hbm.planes["pos"]
         for row in range(rows.start, rows.stop):
-            length = self.tiers[row].prompt
+            sequence = self.sequences[row]
+            length = sequence.tiers.prompt
             pos[:, row, :, :length] = torch.arange(length, dtype=torch.int32, device=pos.device)
             self.hbm.extents[row] = length
-            self.tiers[row].append(length)
-            self.usage[row].before_event(self.tiers[row])
+            sequence.tiers.append(length)
+            sequence.usage.before_event(sequence.tiers)
         self._events(range(rows.start, rows.stop), reuse=False)
 
     def open_slots(self) -> Tensor:
@@ -84,33 +95,35 @@ class TieredCache:
         rows, (layers, heads) = self.rows, (self.geometry.layers, self.geometry.kv_heads)
         device = self.hbm.device
         slots = torch.tensor(extents, device=device).view(1, rows, 1).expand(layers, rows, heads)
-        if any(self._hole):
-            hole = torch.tensor(self._hole, device=device).view(1, rows, 1)
+        holes = [sequence.hole for sequence in self.sequences]
+        if any(holes):
+            hole = torch.tensor(holes, device=device).view(1, rows, 1)
             slots = torch.where(hole, self._victims[:, :rows], slots)
         seen = torch.tensor([tier.seen for tier in self.tiers], dtype=torch.int32, device=device)
         index = slots.unsqueeze(-1)
         self.hbm.planes["pos"][:, :rows].scatter_(3, index, seen.view(1, rows, 1, 1).expand_as(index))
         for name in self.hbm.fields:
             self.hbm.planes[name][:, :rows].scatter_(3, index, 0)
-        for row, tier in enumerate(self.tiers):
-            tier.append()
-            extents[row] += not self._hole[row]
-            self._hole[row] = False
+        for row, sequence in enumerate(self.sequences):
+            sequence.tiers.append()
+            extents[row] += not sequence.hole
+            sequence.hole = False
         return slots
 
     def settle(self) -> None:
         """Runs each row's event if one is due after a decode step, and books the step."""
-        for tier, usage in zip(self.tiers, self.usage, strict=True):
-            usage.before_event(tier)
+        for sequence in self.sequences:
+            sequence.usage.before_event(sequence.tiers)
         self._events(range(self.rows), reuse=self._reuses_slots)
-        for tier, usage in zip(self.tiers, self.usage, strict=True):
-            usage.after_event(tier)
+        for sequence in self.sequences:
+            sequence.usage.after_event(sequence.tiers)
 
     def leave(self, row: int) -> SequenceBytes:
         """Frees a row; the last row takes its index. Returns the sequence's ledger."""
+        sequence = self.sequences[row]
         account = close_account(
-            self.usage[row],
-            self.tiers[row],
+            sequence.usage,
+            sequence.tiers,
             self.geometry.token_bytes,
             self.geometry.packed_token_bytes,
             self.metadata_token_bytes,
@@ -119,22 +132,21 @@ class TieredCache:
         for store in self.stores:
             store.leave(row)
         self._victims[:, row] = self._victims[:, last]
-        for column in (self.tiers, self.usage, self._seeds, self._hole):
-            column[row] = column[last]  # type: ignore[index]
-            column.pop()  # type: ignore[attr-defined]
+        self.sequences[row] = self.sequences[last]
+        self.sequences.pop()
         return account
 
     def _events(self, rows: range, reuse: bool) -> None:
         single: list[int] = []
         for row in rows:
-            tier = self.tiers[row]
+            tier = self.sequences[row].tiers
             move = next_move(self.policy, tier)
             if move is None:
                 continue
             if reuse and move.evict == 1:
                 single.append(row)
             else:
-                seed = torch.tensor(self._seeds[row], device=self.hbm.device)
+                seed = torch.tensor(self.sequences[row].seed, device=self.hbm.device)
                 spans = protected_intervals(self.policy.placement, tier)
                 self._count(retier(self.stores, row, move, spans, self.scorer, seed))
             tier.apply(move)
@@ -148,15 +160,16 @@ class TieredCache:
         planes = {name: self.hbm.planes[name][:, :total, :, :used] for name in ("pos", *self.hbm.fields)}
         pos = planes["pos"]
         candidate = (pos >= 0) & ~self._protected(pos)
-        score = self.scorer.score(planes, torch.tensor(self._seeds, device=device))
+        seeds = torch.tensor([sequence.seed for sequence in self.sequences], device=device)
+        score = self.scorer.score(planes, seeds)
         score = score if score.is_floating_point() else score.float()  # positions and draws are exact in 24 bits
         score = score.masked_fill(~candidate, float("inf"))
         lowest = candidate & (score == score.amin(-1, keepdim=True))
         victim = torch.where(lowest, pos, NOWHERE).argmin(-1)  # among equals the oldest goes
         self._victims[:, :total] = victim
         for row in rows:
-            self._hole[row] = True
-        chosen = torch.tensor(self._hole, device=device).view(1, total, 1, 1)
+            self.sequences[row].hole = True
+        chosen = torch.tensor([sequence.hole for sequence in self.sequences], device=device).view(1, total, 1, 1)
         index = victim.unsqueeze(-1)
         pos.scatter_(3, index, torch.where(chosen, -1, pos.gather(3, index)))
 
@@ -191,6 +204,6 @@ class TieredCache:
                 assert ((pos >= 0).sum(-1) == count).all(), f"row {row}: counted {count}, stored otherwise"
             merged = torch.cat(held, dim=-1).sort(dim=-1).values
             live = merged[..., merged.shape[-1] - tier.live :]
-            assert (live.diff(dim=-1) > 0).all() if tier.live > 1 else True, "a token is in two tiers"
-            assert (live >= 0).all() and (live < tier.seen).all(), "a tier holds a token never seen"
+            assert (live.diff(dim=-1) > 0).all(), "a token is in two tiers"
+            assert ((live >= 0) & (live < tier.seen)).all(), "a tier holds a token never seen"
             assert tier.live + tier.evicted == tier.seen, "tiers partition the seen tokens"

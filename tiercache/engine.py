@@ -68,18 +68,20 @@ class Engine:
         """
         prompt, new = len(request.prompt), request.sampling.max_new_tokens
         if prompt == 0 or new < 1:
-            raise ModelError(f"{request.key}: needs a prompt and max_new_tokens of at least 1 (got {prompt} and {new}).")
+            raise ModelError(
+                f"{request.key}: needs a prompt and max_new_tokens of at least 1 (got {prompt} and {new})."
+            )
         if prompt + new > self.loaded.max_context:
             raise ModelError(
-                f"{request.key}: prompt {prompt} + max_new_tokens {new} exceed the model's {self.loaded.context_reason} "
-                f"of {self.loaded.max_context}; lower max_new_tokens."
+                f"{request.key}: prompt {prompt} + max_new_tokens {new} exceed the model's "
+                f"{self.loaded.context_reason} of {self.loaded.max_context}; lower max_new_tokens."
             )
         budget = self.limits.hbm_kv_budget
         need = self._reserved_bytes(request, policy)
         if budget is not None and need > budget:
             raise ResourceError(
-                f"{request.key}: needs {need:,} bytes of device memory for keys and values under '{policy.label}', above "
-                f"hbm_kv_budget {budget:,}; raise it, shorten max_new_tokens or use a policy that keeps less."
+                f"{request.key}: needs {need:,} bytes of device memory for keys and values under '{policy.label}', "
+                f"above hbm_kv_budget {budget:,}; raise it, shorten max_new_tokens or use a policy that keeps less."
             )
 
     def run(self, requests: Iterable[Request], policy: Policy) -> Iterator[Completion]:
@@ -119,9 +121,7 @@ class Engine:
             if rows:
                 yield from self._decode(cache, rows, meter)
 
-    def _admit(
-        self, waiting: deque[Request], policy: Policy, max_batch: int, rows: list[_Row]
-    ) -> list[Request]:
+    def _admit(self, waiting: deque[Request], policy: Policy, max_batch: int, rows: list[_Row]) -> list[Request]:
         """Takes waiting requests, in order, as long as rows and bytes allow. One alone always fits: it was checked."""
         budget = self.limits.hbm_kv_budget
         reserved = sum(self._reserved_bytes(row.request, policy) for row in rows) if budget is not None else 0
@@ -159,9 +159,7 @@ class Engine:
             meter.first_token(row.first_token - row.started)
         yield from self._retire(cache, rows, meter, start=where.start)
 
-    def _prefill_chunks(
-        self, admitted: list[Request], cache: TieredCache, where: slice, lengths: list[int]
-    ) -> Tensor:
+    def _prefill_chunks(self, admitted: list[Request], cache: TieredCache, where: slice, lengths: list[int]) -> Tensor:
         """Runs the prompts through the model; returns the hidden state at each row's last prompt token."""
         device = self.loaded.device
         last: list[Tensor | None] = [None] * len(admitted)
@@ -204,9 +202,7 @@ class Engine:
         for row, token in zip(rows, chosen.tolist(), strict=True):
             row.tokens.append(token)
 
-    def _retire(
-        self, cache: TieredCache, rows: list[_Row], meter: Meter, start: int = 0
-    ) -> Iterator[Completion]:
+    def _retire(self, cache: TieredCache, rows: list[_Row], meter: Meter, start: int = 0) -> Iterator[Completion]:
         """Takes ended rows out, last first, so that the row that fills a hole has been looked at already."""
         for index in range(len(rows) - 1, start - 1, -1):
             row = rows[index]

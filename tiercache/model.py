@@ -83,7 +83,9 @@ def load(spec: ModelSpec, device: str | torch.device = "cpu") -> LoadedModel:
 def wrap(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, device: torch.device) -> LoadedModel:
     """Prepares a model that is already in memory."""
     hf.prepare(model)
-    model = model.eval().to(device)  # type: ignore[arg-type]
+    model.requires_grad_(False)
+    model.train(False)
+    model.to(device)  # type: ignore[arg-type]
     config = model.config
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     geometry = Geometry(

@@ -65,7 +65,9 @@ def protected_intervals(placement: Placement, row: RowTiers) -> list[tuple[int, 
     recent = placement.recent
     if placement.recent_share is not None and placement.budget is not None:
         of_budget = row.prompt if placement.pin_prompt and placement.budget.ratio is not None else 0
-        recent = max(recent, int(placement.recent_share * (limit(placement.budget, placement.pin_prompt, row) - of_budget)))
+        recent = max(
+            recent, int(placement.recent_share * (limit(placement.budget, placement.pin_prompt, row) - of_budget))
+        )
     spans = [(0, placement.sinks), (row.seen - recent, row.seen)]
     spans.append((row.prompt, row.prompt + placement.generated_sinks))
     if placement.pin_prompt:

@@ -267,7 +267,9 @@ def _label(name: str, knobs: Mapping[str, Any]) -> str:
     defaults = {**_part_defaults(), **PRESETS[name].defaults}
     words = [name]
     for knob in KNOBS:
-        if knob not in knobs or (knob in defaults and knobs[knob] == defaults[knob] and knob not in PRESETS[name].required):
+        if knob not in knobs or (
+            knob in defaults and knobs[knob] == defaults[knob] and knob not in PRESETS[name].required
+        ):
             continue
         value = knobs[knob]
         if value is True:

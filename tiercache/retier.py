@@ -70,13 +70,15 @@ def _destinations(
     newest_first = pos.argsort(dim=-1, descending=True)
     best_first = newest_first.gather(-1, score.gather(-1, newest_first).argsort(dim=-1, descending=True, stable=True))
     live = pos.shape[-1]
-    cuts = torch.tensor([live - move.evict - move.packed - move.ddr, live - move.evict - move.packed, live - move.evict])
+    cuts = torch.tensor(
+        [live - move.evict - move.packed - move.ddr, live - move.evict - move.packed, live - move.evict]
+    )
     rank_to_store = torch.bucketize(torch.arange(live), cuts, right=True).to(device)
     destination = torch.empty_like(best_first).scatter_(-1, best_first, rank_to_store.expand_as(best_first))
     sizes = [store.extents[row] for store in stores]
     if len(stores) == 1:  # no host or packed tier: whatever isn't kept is evicted
         destination = destination.clamp(max=1)
-    return [part.to(store.device) for part, store in zip(destination.split(sizes, dim=-1), stores, strict=True)]
+    return [part.to(store.device) for part, store in zip(torch.split(destination, sizes, dim=-1), stores, strict=True)]
 
 
 def _collect(source: TierStore, row: int, pos: Tensor, leaving: Tensor) -> dict[str, Tensor]:

@@ -131,4 +131,6 @@ def _bias(store: TierStore) -> Tensor | None:
         return None
     extents = torch.tensor(store.extents, device=store.device).view(-1, 1, 1, 1)
     beyond = torch.arange(used, device=store.device) >= extents
-    return torch.zeros(beyond.shape, dtype=store.geometry.dtype, device=store.device).masked_fill_(beyond, float("-inf"))
+    return torch.zeros(beyond.shape, dtype=store.geometry.dtype, device=store.device).masked_fill_(
+        beyond, float("-inf")
+    )

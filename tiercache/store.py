@@ -117,7 +117,7 @@ class TierStore:
         return self.planes["k"][layer, :rows, :, :used], self.planes["v"][layer, :rows, :, :used]
 
     def take(self, row: int, index: Tensor) -> dict[str, Tensor]:
-        """Full-precision copies of one row's tokens: `index` [layers, kv_heads, n] -> planes [layers, kv_heads, n, ...]."""
+        """Full-precision copies of a row's tokens: index [layers, kv_heads, n] -> planes [layers, kv_heads, n, ...]."""
         return {name: gather(plane[:, row], index) for name, plane in self.planes.items()}
 
     def admit(self, tokens: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -149,8 +149,8 @@ class PackedStore(TierStore):
         return {**layout, **self._metadata_layout()}
 
     def _unpack(self, planes: Mapping[str, Tensor], side: str) -> Tensor:
-        parts = (planes[f"{side}_{part}"] for part in ("codes", "scale", "zero"))
-        return dequantize(*parts, self.geometry.dtype)
+        codes, scale, zero = (planes[f"{side}_{part}"] for part in ("codes", "scale", "zero"))
+        return dequantize(codes, scale, zero, self.geometry.dtype)
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
         rows, used = self.rows, self.used()

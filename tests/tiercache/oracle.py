@@ -140,7 +140,9 @@ AttentionInterface.register("oracle", _attention)
 
 
 @torch.inference_mode()
-def generate(model: PreTrainedModel, policy: Policy, prompt: tuple[int, ...], new: int, seed: int) -> tuple[list[int], Oracle]:
+def generate(
+    model: PreTrainedModel, policy: Policy, prompt: tuple[int, ...], new: int, seed: int
+) -> tuple[list[int], Oracle]:
     """Greedy tokens of one sequence, and the final state."""
     config = model.config
     oracle = Oracle(policy, len(prompt), seed, config.num_hidden_layers, config.num_key_value_heads)
@@ -159,4 +161,3 @@ def generate(model: PreTrainedModel, policy: Policy, prompt: tuple[int, ...], ne
     finally:
         model.set_attn_implementation(before)
     return tokens, oracle
-

@@ -41,7 +41,9 @@ def test_batch_of_eight_equals_batch_of_one(policy: Policy) -> None:
 def test_rows_join_and_leave_without_a_trace(policy: Policy) -> None:
     """Sequences of different lengths through three rows: each end makes room in the middle of the others' decoding."""
     texts = prompts(*LENGTHS)
-    mixed = [Request(r.key, r.prompt, Sampling(max_new_tokens=3 + 7 * i), r.seed) for i, r in enumerate(requests(texts))]
+    mixed = [
+        Request(r.key, r.prompt, Sampling(max_new_tokens=3 + 7 * i), r.seed) for i, r in enumerate(requests(texts))
+    ]
     alone = generate(loaded("qwen2"), mixed, policy, max_batch=1)
     assert [c.tokens for c in generate(loaded("qwen2"), mixed, policy, max_batch=3)] == [c.tokens for c in alone]
     assert [len(c.tokens) for c in alone] == [3 + 7 * i for i in range(len(texts))]
@@ -51,7 +53,9 @@ def test_rows_join_and_leave_without_a_trace(policy: Policy) -> None:
 def test_prefill_in_chunks_changes_nothing(policy: Policy, chunk: int) -> None:
     batch = requests(prompts(40, 33, 5), new=24)
     whole = generate(loaded("llama"), batch, policy, prefill_chunk=512)
-    assert [c.tokens for c in generate(loaded("llama"), batch, policy, prefill_chunk=chunk)] == [c.tokens for c in whole]
+    assert [c.tokens for c in generate(loaded("llama"), batch, policy, prefill_chunk=chunk)] == [
+        c.tokens for c in whole
+    ]
 
 
 @pytest.mark.parametrize("read", ["merge", "stream"])
@@ -82,7 +86,9 @@ def test_one_policy_leaves_nothing_behind_for_the_next() -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_storage_agrees_with_the_ledger_at_every_step(policy: Policy, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_agrees_with_the_ledger_at_every_step(
+    policy: Policy, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Tiers partition the seen tokens; the ledger's bytes are the stored tensors' bytes; KV heads aren't repeated."""
     settle, steps = TieredCache.settle, []
 
@@ -211,8 +217,8 @@ def test_what_cannot_run_is_refused_before_it_starts(
 
 
 def test_sliding_window_is_never_silently_ignored() -> None:
-    from transformers import AutoModelForCausalLM, MistralConfig
     from tiny import SHAPE
+    from transformers import AutoModelForCausalLM, MistralConfig
 
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(MistralConfig(**SHAPE, sliding_window=32)).double().eval()
@@ -229,7 +235,7 @@ def test_other_architectures_are_refused_by_name() -> None:
     from transformers import AutoModelForCausalLM, GPT2Config
 
     model = AutoModelForCausalLM.from_config(GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=32))
-    with pytest.raises(ModelError, match="gpt2.*llama, mistral, qwen2, qwen3"):
+    with pytest.raises(ModelError, match=r"gpt2.*llama, mistral, qwen2, qwen3"):
         wrap(model, None, torch.device("cpu"))
 
 

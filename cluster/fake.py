@@ -1,0 +1,83 @@
+"""A worker that needs no model: for tests of everything around the engine.
+
+It answers each task at once with a text that depends only on the task's seed and prompt, as a real engine's does, and
+can be told to die, to raise or to be slow at chosen samples.
+"""
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cluster.work import Done, Item, Refused, Shard, ShardStats
+from tiercache.ledger import SequenceBytes
+from tiercache.requests import Completion, RunStats
+
+
+@dataclass(frozen=True)
+class Script:
+    """What goes wrong. Keys are task keys.
+
+    dies    the process is killed while it works on the sample, in the first `dies[key]` attempts. Attempts are counted
+            in files under `memory`, which outlives the process.
+    raises  the sample raises an exception each time. `refuses`: it is refused.
+    """
+
+    memory: Path | None = None
+    dies: Mapping[str, int] = field(default_factory=dict)
+    raises: frozenset[str] = frozenset()
+    refuses: frozenset[str] = frozenset()
+    sample_s: float = 0.0
+
+
+class FakeWorker:
+    """Same methods as `EngineWorker`."""
+
+    def __init__(self, script: Script | None = None) -> None:
+        self.script = script or Script()
+
+    def ready(self) -> str:
+        return "fake"
+
+    def token_bytes(self) -> int:
+        return 1024
+
+    def run(self, shard: Shard) -> Iterator[Item]:
+        start = time.time()
+        for task in shard.tasks:
+            time.sleep(self.script.sample_s)
+            if task.key in self.script.refuses:
+                yield Refused(task.key, "refused by the script")
+                continue
+            if task.key in self.script.raises:
+                raise ValueError(f"raised at {task.key}")
+            if self._attempts(task.key) < self.script.dies.get(task.key, 0):
+                os._exit(9)
+            digits = int.from_bytes(hashlib.sha256(f"{task.seed} {task.prompt}".encode()).digest()[:4], "big")
+            text = f"a chain #### {digits % 10_000:04d}"
+            yield Done(task.key, task.prompt, text, completion(task.key, len(text)))
+        yield ShardStats(stats(len(shard.tasks)), "fake-host", "fake", start, time.time())
+
+    def _attempts(self, key: str) -> int:
+        """How often this sample was begun before; remembered on disk."""
+        if self.script.memory is None:
+            return 0
+        marks = self.script.memory / key.replace("/", "_")
+        before = len(marks.read_text()) if marks.exists() else 0
+        marks.write_text("x" * (before + 1))
+        return before
+
+
+def completion(key: str, tokens: int) -> Completion:
+    """A finished sequence of that many tokens under the full cache."""
+    ledger = SequenceBytes(
+        tokens + 9, 0, 0, 0, 512.0 * tokens, 1024 * tokens, 0.0, 0.0, 0, 512.0 * tokens, 1024 * tokens, 0
+    )
+    return Completion(key, tuple(range(tokens)), "eos", 10, 0.01, 0.02, ledger)
+
+
+def stats(sequences: int) -> RunStats:
+    """Plausible measurements."""
+    return RunStats(sequences, 10, 0.1, 100, 0.5, 50, 0.01, 0.02, 0.01, sequences, 4096, None, 0, 0)

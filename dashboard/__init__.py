@@ -1,0 +1,1 @@
+"""What is seen: Streamlit pages over `db.queries`. Read-only, and free of torch, Ray and the engine."""

@@ -1,0 +1,71 @@
+"""One colour and one marker a policy, the same on every page and under every filter.
+
+The hue and the marker say which preset it is, the lightness which of its settings. Lightness stays in the middle, so
+that marks read on white and on black.
+"""
+
+from __future__ import annotations
+
+import colorsys
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+# Preset: hue in degrees (None is grey), marker. The full cache is what all others are measured by: neutral.
+PRESETS: dict[str, tuple[int | None, str]] = {
+    "full": (None, "diamond"),
+    "hierarchy": (214, "circle"),
+    "h2o": (28, "square"),
+    "streaming": (172, "triangle-up"),
+    "rkv": (126, "cross"),
+    "epikv": (276, "star"),
+    "qevict": (338, "hexagon"),
+    "snapkv": (52, "triangle-down"),
+    "random": (8, "x"),
+}
+OTHER_HUES = (300, 90, 195, 250, 15, 150)
+OTHER_MARKERS = ("pentagon", "triangle-left", "triangle-right", "bowtie", "hourglass", "octagon")
+
+OUTCOME_COLOURS = {
+    "correct": "#2e9e6b",
+    "wrong": "#d9544f",
+    "no_answer": "#9a7fd1",
+    "truncated": "#e0a030",
+    "failed": "#8a8f98",
+}
+TIER_COLOURS = {"HBM": "#3b7dd8", "DDR": "#38b2a3", "packed": "#b08fe0", "evicted": "#a3a9b3"}
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a policy is drawn."""
+
+    colour: str  # "#rrggbb"
+    marker: str  # plotly's name
+
+
+def looks(policies: Iterable[tuple[str, str]]) -> dict[str, Look]:
+    """Return the look of each policy label, given (label, preset) of *all* policies in the database."""
+    families: dict[str, list[str]] = {}
+    for label, preset in sorted(set(policies)):
+        families.setdefault(preset, []).append(label)
+    return {
+        label: Look(_colour(preset, place, len(labels)), _family(preset)[1])
+        for preset, labels in families.items()
+        for place, label in enumerate(labels)
+    }
+
+
+def _family(preset: str) -> tuple[int | None, str]:
+    if preset in PRESETS:
+        return PRESETS[preset]
+    digest = hashlib.sha256(preset.encode()).digest()  # the same on every machine, unlike hash()
+    return OTHER_HUES[digest[0] % len(OTHER_HUES)], OTHER_MARKERS[digest[1] % len(OTHER_MARKERS)]
+
+
+def _colour(preset: str, place: int, members: int) -> str:
+    hue = _family(preset)[0]
+    lightness = 0.5 if members == 1 else 0.38 + 0.30 * place / (members - 1)
+    saturation = 0.0 if hue is None else 0.68
+    red, green, blue = colorsys.hls_to_rgb((hue or 0) / 360, lightness, saturation)
+    return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"

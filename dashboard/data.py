@@ -1,0 +1,124 @@
+"""The pages' way to the database: read-only, cached for as long as nothing changes, and calm when nothing is there.
+
+Cached values are keyed by the database's identity and its change token, so a finished sweep is read once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+from sqlalchemy import Engine
+
+from dashboard.wording import EMPTY_HINT
+from db import queries
+from db.connection import default_url, masked, open_engine, parse_url
+from db.errors import DatabaseMissing, StorageError
+from db.migrate import status
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An open database. `key` changes with its file and its content."""
+
+    engine: Engine
+    key: tuple[str, int]
+
+
+def source() -> Source:
+    """Return the database that TIERCACHE_DB names, or show why there is none to read and end the page."""
+    url = default_url()
+    try:
+        identity = _identity(url)
+        engine = _engine(url, identity)
+        state = status(engine)
+        token = queries.change_token(engine)
+    except DatabaseMissing:
+        nothing_yet(f"There is no database at {_shown(url)} yet.")
+    except StorageError as error:
+        problem(str(error))
+    except Exception as error:  # a file that is not a database, a server that went away: words, not a stack trace
+        problem(f"Database {_shown(url)} can't be read: {getattr(error, 'orig', error)}")
+    if state == "empty":
+        nothing_yet(f"The database at {_shown(url)} has no tables yet.")
+    if state == "old":
+        problem(
+            f"Database {_shown(url)} was made by an older version. Any 'tiercache run' with it brings it up to date."
+        )
+    if state == "unknown":
+        problem(f"Database {_shown(url)} was made by a newer version. Upgrade tiercache-eval to read it.")
+    return Source(engine, (f"{url} {identity}", token))
+
+
+def nothing_yet(what: str) -> Any:
+    """Say that there is nothing to see and how to make something, and end the page."""
+    st.info("No results yet", icon=":material/inbox:")
+    st.text(f"{what} A first sweep takes about two minutes on a laptop:")
+    st.code(EMPTY_HINT, language="bash")
+    st.stop()
+
+
+def problem(what: str) -> Any:
+    """Say what is wrong in plain text (it may quote paths and drivers), and end the page."""
+    st.warning("The results can't be read", icon=":material/error:")
+    st.text(what)
+    st.stop()
+
+
+def sweeps(source: Source) -> list[queries.SweepInfo]:
+    """Return all sweeps; never cached, because heartbeats don't move the change token."""
+    return queries.list_sweeps(source.engine)
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def progress(key: tuple[str, int], _engine: Engine, sweep_id: str) -> list[queries.CellProgress]:
+    return queries.sweep_progress(_engine, sweep_id)
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def events(key: tuple[str, int], _engine: Engine, sweep_id: str) -> list[queries.EventInfo]:
+    return queries.list_events(_engine, sweep_id)
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def summaries(key: tuple[str, int], _engine: Engine, sweep_id: str | None) -> list[queries.CellSummary]:
+    return queries.cell_summaries(_engine, sweep_id)
+
+
+@st.cache_data(max_entries=8, show_spinner=False)
+def all_policies(key: tuple[str, int], _engine: Engine) -> list[tuple[str, str]]:
+    return queries.list_policies(_engine)
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def deltas(
+    key: tuple[str, int], _engine: Engine, baseline: str, fingerprints: tuple[str, ...]
+) -> dict[str, queries.PairedDelta]:
+    return queries.paired_deltas(_engine, baseline, fingerprints)
+
+
+@st.cache_resource(max_entries=4, show_spinner=False)
+def _engine(url: str, identity: str) -> Engine:
+    return open_engine(url, read_only=True)
+
+
+def _identity(url: str) -> str:
+    """A file that was deleted and made anew is another database, although its path is the same."""
+    parsed = parse_url(url)
+    if parsed.get_backend_name() != "sqlite":
+        return ""
+    try:
+        found = Path(str(parsed.database)).stat()
+    except OSError:
+        return "missing"
+    return f"{found.st_dev}:{found.st_ino}"
+
+
+def _shown(url: str) -> str:
+    try:
+        parsed = parse_url(url)
+    except StorageError:
+        return "TIERCACHE_DB"
+    return str(parsed.database) if parsed.get_backend_name() == "sqlite" else masked(parsed)

@@ -1,0 +1,49 @@
+"""Numbers and names as people read them."""
+
+from __future__ import annotations
+
+import html
+
+EMPTY_HINT = "tiercache run sweeps/demo.yaml"
+OUTCOME_NAMES = {
+    "correct": "correct",
+    "wrong": "wrong",
+    "no_answer": "no answer",
+    "truncated": "truncated",
+    "failed": "failed",
+}
+
+
+def human_bytes(count: float | None) -> str:
+    """Return bytes in binary units, e.g. 1.5 KiB."""
+    if count is None:
+        return "not measured"
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    unit = 0
+    while abs(count) >= 1024 and unit < len(units) - 1:
+        count /= 1024
+        unit += 1
+    return f"{count:.0f} B" if unit == 0 else f"{count:.1f} {units[unit]}"
+
+
+def byte_unit(largest: float) -> tuple[float, str]:
+    """Return (divisor, unit) in which an axis that reaches `largest` bytes has readable ticks."""
+    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if largest >= 1024**power:
+            return float(1024**power), unit
+    return 1.0, "B"
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """Return a share as a percentage."""
+    return "not measured" if share is None else f"{share:.{digits}%}"
+
+
+def number(value: float | None, unit: str, digits: int = 1) -> str:
+    """Return a number with its unit."""
+    return "not measured" if value is None else f"{value:,.{digits}f} {unit}"
+
+
+def plain(text: str) -> str:
+    """Return text that plotly, which reads a little HTML, shows as it is."""
+    return html.escape(text, quote=False)

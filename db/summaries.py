@@ -1,0 +1,285 @@
+"""One line of numbers a cell: what the comparison charts and tables show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Select, case, func, null, select
+from sqlalchemy.orm import Session, aliased
+
+from db.intervals import paired_difference, wilson
+from db.rows import OUTCOMES
+from db.schema import Cell, Sample, Shard, SweepCell
+
+MEASURES = (
+    "output_tokens",
+    "ttft_s",
+    "hbm_bytes_mean",
+    "ddr_bytes_mean",
+    "packed_bytes_mean",
+    "evicted_bytes_end",
+    "full_bytes_mean",
+    "metadata_bytes_peak",
+)
+TIERS = ("hbm_tokens", "ddr_tokens", "packed_tokens", "evicted_tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellSummary:
+    """A cell's numbers; None means not measured. Bytes are the ledger's logical bytes, mean per sequence."""
+
+    fingerprint: str
+    model: str
+    benchmark: str
+    policy: str
+    policy_name: str
+    protocol: str
+    kv_bytes_per_token: int
+    expected: int | None  # what the asked-for sweep expects; None when no sweep was named
+    n: int  # judged samples: all but the failed
+    problems: int
+    correct: int
+    wrong: int
+    no_answer: int
+    truncated: int
+    failed: int
+    accuracy: float | None  # correct / n
+    accuracy_low: float | None  # 95% Wilson interval
+    accuracy_high: float | None
+    truncation_rate: float | None
+    output_tokens: float | None
+    ttft_s: float | None
+    hbm_bytes: float | None
+    ddr_bytes: float | None
+    packed_bytes: float | None
+    evicted_bytes: float | None  # at the end
+    full_bytes: float | None
+    metadata_bytes_peak: float | None
+    kept_share: float | None  # tokens not evicted at the end / tokens seen
+    decode_tokens_per_s: float | None  # sum of tokens / sum of seconds over the cell's shards
+    prefill_tokens_per_s: float | None
+    tpot_p50_s: float | None  # mean of the shards' percentiles, weighted by decode steps
+    tpot_p99_s: float | None
+    max_rows: int | None
+    bytes_to_host: int | None
+    bytes_to_device: int | None
+    device_peak_bytes: int | None
+    device_peak_sources: tuple[str, ...]
+    devices: tuple[str, ...]
+    shards: int
+    exclusive: bool | None  # False if any shard shared its node, so that throughput isn't the policy's alone
+
+    @property
+    def hbm_share(self) -> float | None:
+        """Return resident bytes over what the full cache would have held."""
+        if self.hbm_bytes is None or not self.full_bytes:
+            return None
+        return self.hbm_bytes / self.full_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedDelta:
+    """A cell against a baseline on the samples that both have."""
+
+    fingerprint: str
+    pairs: int
+    gained: int  # right here, not with the baseline
+    lost: int  # right with the baseline, not here
+    delta: float
+    low: float  # 95% interval
+    high: float
+
+
+def cell_summaries(engine: Engine, sweep_id: str | None = None) -> list[CellSummary]:
+    """Return a summary of each cell: of one sweep in its order, or of all by model, benchmark and policy.
+
+    A sweep shows its cells' samples whichever sweep made them, but of each cell only as many as it expects: the first
+    by repeat and problem, an order that is the same for every policy and knows nothing of outcomes.
+    """
+    cells: Select[*tuple[Any, ...]]
+    if sweep_id is None:
+        cells = select(Cell, null().label("expected")).order_by(Cell.model, Cell.benchmark, Cell.policy)
+    else:
+        cells = (
+            select(Cell, SweepCell.expected_samples.label("expected"))
+            .join(SweepCell, SweepCell.fingerprint == Cell.fingerprint)
+            .where(SweepCell.sweep_id == sweep_id)
+            .order_by(SweepCell.position)
+        )
+    with Session(engine) as session:
+        connection = session.connection()
+        found = session.execute(cells).all()
+        samples = _by_fingerprint(connection, _sample_numbers(sweep_id))
+        shards = _by_fingerprint(connection, _shard_numbers())
+        machines = connection.execute(
+            select(Shard.fingerprint, Shard.device, Shard.device_peak_source).distinct().order_by(Shard.device)
+        ).all()
+    devices: dict[str, list[str]] = {}
+    sources: dict[str, list[str]] = {}
+    for fingerprint, device, source in machines:
+        devices.setdefault(fingerprint, []).append(device)
+        sources.setdefault(fingerprint, []).append(source)
+    return [
+        _summary(
+            row.Cell,
+            row.expected,
+            samples.get(row.Cell.fingerprint, {}),
+            shards.get(row.Cell.fingerprint, {}),
+            tuple(dict.fromkeys(devices.get(row.Cell.fingerprint, []))),
+            tuple(dict.fromkeys(sources.get(row.Cell.fingerprint, []))),
+        )
+        for row in found
+    ]
+
+
+def paired_deltas(engine: Engine, baseline: str, fingerprints: Sequence[str]) -> dict[str, PairedDelta]:
+    """Compare cells with the cell `baseline`, sample by sample; cells without a common sample are left out.
+
+    Refuses nothing: that all have one protocol is for the caller to see to.
+    """
+    other = aliased(Sample)
+    right, other_right = Sample.outcome == "correct", other.outcome == "correct"
+    statement = (
+        select(
+            Sample.fingerprint,
+            func.count().label("pairs"),
+            func.sum(case((right & ~other_right, 1), else_=0)).label("gained"),
+            func.sum(case((~right & other_right, 1), else_=0)).label("lost"),
+        )
+        .join(other, (other.problem_id == Sample.problem_id) & (other.repeat == Sample.repeat))
+        .where(Sample.fingerprint.in_(fingerprints), other.fingerprint == baseline)
+        .where(Sample.outcome != "failed", other.outcome != "failed")
+        .group_by(Sample.fingerprint)
+    )
+    deltas = {}
+    with engine.connect() as connection:
+        for fingerprint, pairs, gained, lost in connection.execute(statement):
+            interval = paired_difference(int(gained), int(lost), pairs)
+            assert interval is not None, "a group has at least one pair"
+            delta, low, high = interval
+            deltas[fingerprint] = PairedDelta(
+                fingerprint=fingerprint,
+                pairs=pairs,
+                gained=int(gained),
+                lost=int(lost),
+                delta=delta,
+                low=low,
+                high=high,
+            )
+    return deltas
+
+
+def list_policies(engine: Engine) -> list[tuple[str, str]]:
+    """Return every (label, preset) in the database, in order."""
+    statement = select(Cell.policy, Cell.policy_name).distinct().order_by(Cell.policy, Cell.policy_name)
+    with engine.connect() as connection:
+        return [(label, preset) for label, preset in connection.execute(statement)]
+
+
+def _sample_numbers(sweep_id: str | None) -> Select[*tuple[Any, ...]]:
+    columns = [getattr(Sample, name) for name in ("fingerprint", "problem_id", "outcome", *MEASURES, *TIERS)]
+    if sweep_id is None:
+        source = select(*columns).subquery()
+    else:
+        rank = func.row_number().over(partition_by=Sample.fingerprint, order_by=(Sample.repeat, Sample.problem_id))
+        ranked = (
+            select(*columns, rank.label("rank"), SweepCell.expected_samples.label("expected"))
+            .join(SweepCell, SweepCell.fingerprint == Sample.fingerprint)
+            .where(SweepCell.sweep_id == sweep_id)
+            .subquery()
+        )
+        source = select(ranked).where(ranked.c.rank <= ranked.c.expected).subquery()
+    judged = source.c.outcome != "failed"
+    return select(
+        source.c.fingerprint,
+        func.count(func.distinct(case((judged, source.c.problem_id)))).label("problems"),
+        *(func.sum(case((source.c.outcome == outcome, 1), else_=0)).label(f"n_{outcome}") for outcome in OUTCOMES),
+        *(func.avg(case((judged, source.c[name]))).label(name) for name in MEASURES),
+        *(func.sum(case((judged, source.c[name]))).label(name) for name in TIERS),
+    ).group_by(source.c.fingerprint)
+
+
+def _shard_numbers() -> Select[*tuple[Any, ...]]:
+    steps = func.sum(Shard.decode_steps)
+    return select(
+        Shard.fingerprint,
+        func.count().label("shards"),
+        (func.sum(Shard.decode_tokens) / func.nullif(func.sum(Shard.decode_s), 0.0)).label("decode_tokens_per_s"),
+        (func.sum(Shard.prefill_tokens) / func.nullif(func.sum(Shard.prefill_s), 0.0)).label("prefill_tokens_per_s"),
+        (func.sum(Shard.tpot_p50_s * Shard.decode_steps) / func.nullif(steps, 0)).label("tpot_p50_s"),
+        (func.sum(Shard.tpot_p99_s * Shard.decode_steps) / func.nullif(steps, 0)).label("tpot_p99_s"),
+        func.max(Shard.max_rows).label("max_rows"),
+        func.sum(Shard.bytes_to_host).label("bytes_to_host"),
+        func.sum(Shard.bytes_to_device).label("bytes_to_device"),
+        func.max(Shard.device_peak_bytes).label("device_peak_bytes"),
+        func.min(case((Shard.exclusive, 1), else_=0)).label("exclusive"),
+    ).group_by(Shard.fingerprint)
+
+
+def _by_fingerprint(connection: Connection, statement: Select[*tuple[Any, ...]]) -> dict[str, dict[str, Any]]:
+    return {row.fingerprint: dict(row._mapping) for row in connection.execute(statement)}
+
+
+def _summary(
+    cell: Cell,
+    expected: int | None,
+    samples: dict[str, Any],
+    shards: dict[str, Any],
+    devices: tuple[str, ...],
+    sources: tuple[str, ...],
+) -> CellSummary:
+    counts = {outcome: int(samples.get(f"n_{outcome}") or 0) for outcome in OUTCOMES}
+    n = sum(counts.values()) - counts["failed"]
+    low, high = wilson(counts["correct"], n) or (None, None)
+    tiers = {name: int(samples.get(name) or 0) for name in TIERS}
+    seen = sum(tiers.values())
+    exclusive = shards.get("exclusive")
+    return CellSummary(
+        fingerprint=cell.fingerprint,
+        model=cell.model,
+        benchmark=cell.benchmark,
+        policy=cell.policy,
+        policy_name=cell.policy_name,
+        protocol=cell.protocol,
+        kv_bytes_per_token=cell.kv_bytes_per_token,
+        expected=expected,
+        n=n,
+        problems=int(samples.get("problems") or 0),
+        **counts,
+        accuracy=counts["correct"] / n if n else None,
+        accuracy_low=low,
+        accuracy_high=high,
+        truncation_rate=counts["truncated"] / n if n else None,
+        output_tokens=_number(samples.get("output_tokens")),
+        ttft_s=_number(samples.get("ttft_s")),
+        hbm_bytes=_number(samples.get("hbm_bytes_mean")),
+        ddr_bytes=_number(samples.get("ddr_bytes_mean")),
+        packed_bytes=_number(samples.get("packed_bytes_mean")),
+        evicted_bytes=_number(samples.get("evicted_bytes_end")),
+        full_bytes=_number(samples.get("full_bytes_mean")),
+        metadata_bytes_peak=_number(samples.get("metadata_bytes_peak")),
+        kept_share=1 - tiers["evicted_tokens"] / seen if seen else None,
+        decode_tokens_per_s=_number(shards.get("decode_tokens_per_s")),
+        prefill_tokens_per_s=_number(shards.get("prefill_tokens_per_s")),
+        tpot_p50_s=_number(shards.get("tpot_p50_s")),
+        tpot_p99_s=_number(shards.get("tpot_p99_s")),
+        max_rows=shards.get("max_rows"),
+        bytes_to_host=_integer(shards.get("bytes_to_host")),
+        bytes_to_device=_integer(shards.get("bytes_to_device")),
+        device_peak_bytes=shards.get("device_peak_bytes"),
+        device_peak_sources=sources,
+        devices=devices,
+        shards=shards.get("shards") or 0,
+        exclusive=None if exclusive is None else bool(exclusive),
+    )
+
+
+def _number(value: Any) -> float | None:
+    """Postgres averages integers into Decimals."""
+    return None if value is None else float(value)
+
+
+def _integer(value: Any) -> int | None:
+    return None if value is None else int(value)

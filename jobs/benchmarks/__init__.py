@@ -1,0 +1,1 @@
+"""Benchmarks: problems, prompts, generation defaults and graders. `base` has the interface and the registry."""

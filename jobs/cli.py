@@ -1,0 +1,261 @@
+"""`tiercache`: the console command. Bad input costs one clear message on stderr, exit code 2, and nothing written.
+
+Heavy imports live inside the commands, so that `tiercache --help` and a wrong sweep file answer at once.
+"""
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tiercache.errors import SpecError, TierCacheError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from jobs.benchmarks.base import Benchmark
+    from jobs.spec import Sweep
+
+EXIT_BAD_INPUT = 2
+EXIT_PARTIAL = 1
+
+app = typer.Typer(
+    help="Evaluate KV-cache policies of reasoning models: accuracy, throughput, memory; on one machine or a cluster.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="A sweep file, for example sweeps/demo.yaml.")]
+Database = Annotated[
+    str | None,
+    typer.Option(
+        "--db", metavar="URL", help="SQLite file or postgresql:// URL. Default: $TIERCACHE_DB or tiercache.db."
+    ),
+]
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="PATH", help="Local data file or folder, for benchmarks that would read the hub."),
+]
+First = Annotated[int | None, typer.Option("--n", min=1, help="Run only the first N problems of each benchmark.")]
+
+
+class Form(StrEnum):
+    csv = "csv"
+    json = "json"
+    md = "md"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"tiercache {version('tiercache-eval')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def run(
+    spec: SpecPath,
+    db: Database = None,
+    data: Data = None,
+    n: First = None,
+    no_progress: Annotated[bool, typer.Option("--no-progress", help="No live table; log lines only.")] = False,
+) -> None:
+    """Run a sweep, or finish one: samples that are already in the database are not computed again."""
+    sweep, benchmarks = _load(spec, data, n)
+    url = _database_url(db, sweep)
+    from jobs.grid import expand
+
+    cells = expand(sweep, benchmarks)
+    for warning in dict.fromkeys(cell.model_revision.warning for cell in cells if cell.model_revision.warning):
+        typer.echo(f"warning: {warning}", err=True)
+    from jobs.coordinator import run_sweep
+
+    result = run_sweep(sweep, cells, url, progress=not no_progress)
+    _print_results(url, result.sweep_id)
+    if result.failed:
+        typer.echo(f"{result.failed} samples failed; re-issue the command to try them again.", err=True)
+        raise typer.Exit(EXIT_PARTIAL)
+
+
+@app.command()
+def plan(spec: SpecPath, data: Data = None, n: First = None) -> None:
+    """Show what a sweep will cost, without running anything: samples, KV bytes, rows that fit, GPUs."""
+    sweep, benchmarks = _load(spec, data, n)
+    from jobs.listing import plan_tables, plan_totals
+    from jobs.plan import plan_sweep
+    from jobs.report import console
+
+    planned = plan_sweep(sweep, benchmarks)
+    screen = console()
+    for table in plan_tables(planned):
+        screen.print(table)
+    screen.print(plan_totals(planned))
+    for note in planned.notes:
+        typer.echo(f"note: {note}")
+
+
+@app.command()
+def status(
+    sweep: Annotated[
+        str | None, typer.Argument(metavar="[SWEEP]", help="Id, name or `latest`: show its results.")
+    ] = None,
+    db: Database = None,
+) -> None:
+    """List the sweeps of a database, or show the results of one so far."""
+    from db.queries import list_sweeps
+    from jobs.export import pick_sweep
+    from jobs.report import console, sweep_table
+
+    url = _database_url(db)
+    engine = _open(url)
+    sweeps = list_sweeps(engine)
+    if sweep is not None:
+        _print_results(url, pick_sweep(sweeps, sweep).id)
+    elif not sweeps:
+        typer.echo("No sweeps yet. Start one with: tiercache run sweeps/demo.yaml")
+    else:
+        console().print(sweep_table(sweeps))
+
+
+@app.command()
+def export(
+    sweep: Annotated[str, typer.Argument(metavar="SWEEP|latest", help="Id or name of a sweep, or `latest`.")],
+    form: Annotated[Form, typer.Option("--format", help="csv, json or a Markdown table.")] = Form.csv,
+    db: Database = None,
+) -> None:
+    """Write a sweep's results to stdout."""
+    from db.queries import cell_summaries, list_sweeps
+    from jobs.export import export as render
+    from jobs.export import pick_sweep
+
+    engine = _open(_database_url(db))
+    chosen = pick_sweep(list_sweeps(engine), sweep)
+    typer.echo(render(chosen, cell_summaries(engine, chosen.id), form.value), nl=False)
+
+
+@app.command()
+def policies() -> None:
+    """List the cache policies and their knobs."""
+    from jobs.listing import policies_table
+    from jobs.report import console
+
+    console().print(policies_table())
+
+
+@app.command()
+def benchmarks() -> None:
+    """List the benchmarks and their options."""
+    from jobs.listing import benchmarks_table
+    from jobs.report import console
+
+    console().print(benchmarks_table())
+
+
+@app.command()
+def models() -> None:
+    """List the models whose dimensions are known without network."""
+    from jobs.listing import models_table
+    from jobs.report import console
+
+    console().print(models_table())
+
+
+@app.command()
+def dashboard(
+    db: Database = None,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")] = 8501,
+) -> None:
+    """Open the dashboard over a database, in the browser."""
+    from dashboard.launch import command, environment
+
+    url = _database_url(db)
+    os.execvpe(sys.executable, command(port), {**os.environ, **environment(url)})
+
+
+def _load(spec: Path, data: Path | None, n: int | None) -> "tuple[Sweep, list[Benchmark]]":
+    """The sweep, with `--n` put into it, and its benchmarks, which have read nothing yet."""
+    from jobs.spec import load_sweep
+
+    sweep = load_sweep(spec)
+    if n is not None:
+        sweep = sweep.model_copy(update={"benchmarks": [{**entry, "n": n} for entry in sweep.benchmarks]})
+    from jobs.benchmarks.base import parse_benchmarks
+
+    return sweep, parse_benchmarks(sweep.benchmarks, data)
+
+
+def _database_url(db: str | None, sweep: "Sweep | None" = None) -> str:
+    """The option, else the sweep's own, else the environment's. A malformed one is refused here, before any work."""
+    from db.connection import default_url, parse_url
+
+    url = db if db is not None else (sweep.database if sweep and sweep.database else default_url())
+    parse_url(url)
+    return url
+
+
+def _open(url: str) -> "Engine":
+    """Opens for reading; a database without usable tables is an error that says what to do."""
+    from db.connection import masked, open_engine
+    from db.migrate import status as tables
+
+    engine = open_engine(url, read_only=True)
+    state = tables(engine)
+    if state == "ready":
+        return engine
+    remedy = {
+        "empty": "has no results yet; start a sweep with: tiercache run sweeps/demo.yaml",
+        "old": "was written by an older version; it is migrated by the next: tiercache run",
+    }.get(state, "was written by a newer version of tiercache; upgrade this one")
+    raise SpecError(f"--db: {masked(url)} {remedy}.")
+
+
+def _print_results(url: str, sweep_id: str) -> None:
+    from db.queries import cell_summaries
+    from jobs.report import console, result_tables
+
+    screen = console()
+    for table in result_tables(cell_summaries(_open(url), sweep_id)):
+        screen.print(table)
+
+
+def main() -> None:
+    """Entry point: turns the errors that a user can cause into one message and exit code 2."""
+    try:
+        app()
+    except TierCacheError as problem:
+        _fail(problem)
+    except BrokenPipeError:
+        # The reader (`| head`) has seen enough; keep Python from complaining at shutdown.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as problem:
+        # db's errors stand apart from ours, because db imports nothing of the rest; this is the seam.
+        storage = sys.modules.get("db.errors")
+        if storage is None or not isinstance(problem, storage.StorageError):
+            raise
+        _fail(problem)
+
+
+def _fail(problem: Exception) -> None:
+    # Terminals obey control characters; a file name or value in the message may hold some.
+    text = "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in str(problem))
+    sys.stderr.write(f"error: {text}\n".encode("utf-8", "replace").decode())
+    sys.exit(EXIT_BAD_INPUT)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""A sweep's results as CSV, JSON or a Markdown table, for notebooks, papers and other programs."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Literal
+
+from db.queries import CellSummary, SweepInfo
+from jobs.report import accuracy_text, bytes_text
+from tiercache.errors import SpecError
+from tiercache.strict import nearest
+
+Format = Literal["csv", "json", "md"]
+
+
+def pick_sweep(sweeps: Sequence[SweepInfo], wanted: str) -> SweepInfo:
+    """The sweep by id, by name (the newest of that name) or `latest`.
+
+    Raises:
+        SpecError: there is none; the nearest right name is given.
+    """
+    if not sweeps:
+        raise SpecError("there are no sweeps in this database yet; start one with: tiercache run sweeps/demo.yaml")
+    if wanted == "latest":
+        return sweeps[0]
+    for sweep in sweeps:  # the newest first
+        if wanted in (sweep.id, sweep.name):
+            return sweep
+    names = list(dict.fromkeys(name for sweep in sweeps for name in (sweep.name, sweep.id)))
+    known = ", ".join(dict.fromkeys(sweep.name for sweep in sweeps))
+    raise SpecError(f"no sweep '{wanted}' in this database.{nearest(wanted, names)} It has: {known}. Or say 'latest'.")
+
+
+def export(sweep: SweepInfo, summaries: Sequence[CellSummary], form: Format) -> str:
+    """The summaries as text in that format; bytes and rates as plain numbers, what wasn't measured empty or null."""
+    if form == "md":
+        return _markdown(summaries)
+    rows = [_row(summary) for summary in summaries]
+    if form == "json":
+        about = {"sweep": sweep.id, "name": sweep.name, "state": sweep.live_state(), "spec": sweep.spec}
+        return json.dumps({**about, "cells": rows}, indent=2, ensure_ascii=False, default=str) + "\n"
+    out = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(out, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({key: ";".join(value) if isinstance(value, tuple) else value for key, value in row.items()})
+    return out.getvalue()
+
+
+def _row(summary: CellSummary) -> dict[str, Any]:
+    return {**asdict(summary), "hbm_share": summary.hbm_share}
+
+
+def _markdown(summaries: Sequence[CellSummary]) -> str:
+    lines = [
+        "| model | benchmark | protocol | policy | accuracy % [95% CI] | n | no answer | truncated | failed "
+        "| decode tok/s | HBM KV per sequence | of full | host KV | evicted KV |",
+        "|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in summaries:
+        host = None if row.ddr_bytes is None else row.ddr_bytes + (row.packed_bytes or 0)
+        values = (
+            row.model,
+            row.benchmark,
+            row.protocol[:8],
+            row.policy,
+            accuracy_text(row),
+            row.n,
+            row.no_answer,
+            row.truncated,
+            row.failed,
+            "–" if row.decode_tokens_per_s is None else f"{row.decode_tokens_per_s:,.0f}",
+            bytes_text(row.hbm_bytes),
+            "–" if row.hbm_share is None else f"{row.hbm_share:.0%}",
+            bytes_text(host),
+            bytes_text(row.evicted_bytes),
+        )
+        lines.append("| " + " | ".join(str(value).replace("|", "\\|") for value in values) + " |")
+    return "\n".join(lines) + "\n"

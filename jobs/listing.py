@@ -1,0 +1,103 @@
+"""Tables of what there is to choose from, and of what a sweep will cost: everything printed before a run."""
+
+from collections.abc import Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from jobs.benchmarks.base import registry
+from jobs.plan import Plan, PlanRow
+from jobs.report import bytes_text
+from tiercache.policy import PRESETS
+from tiercache.shapes import FAMILIES, KNOWN
+
+
+def policies_table() -> Table:
+    """The presets: what each does, which knobs it needs, its defaults and its source."""
+    table = Table(title="Policies", title_justify="left", box=SIMPLE_HEAD)
+    for name in ("name", "what it keeps", "needs", "defaults", "source"):
+        table.add_column(name, overflow="fold")
+    for name, preset in PRESETS.items():
+        defaults = ", ".join(f"{knob}: {value}" for knob, value in preset.defaults.items())
+        table.add_row(name, preset.summary, ", ".join(preset.required) or "–", defaults or "–", preset.source)
+    return table
+
+
+def benchmarks_table() -> Table:
+    """The benchmarks with their options and defaults."""
+    table = Table(title="Benchmarks", title_justify="left", box=SIMPLE_HEAD)
+    for name in ("name", "what it asks", "options", "generation"):
+        table.add_column(name, overflow="fold")
+    for name, kind in registry().items():
+        benchmark = kind()
+        options = ", ".join(f"{key}: {_plain(value)}" for key, value in benchmark.options.model_dump().items())
+        sampling = ", ".join(f"{key}: {value}" for key, value in benchmark.sampling.model_dump().items())
+        table.add_row(name, kind.summary, options, sampling)
+    return table
+
+
+def models_table() -> Table:
+    """Models whose dimensions are known without network; any other id, folder or GGUF file works as well."""
+    table = Table(title="Models known to `plan`", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("id", overflow="fold")
+    for name in ("layers", "query heads", "KV heads", "head size", "weights (bf16)", "KV per token", "context"):
+        table.add_column(name, justify="right")
+    for name, shape in KNOWN.items():
+        table.add_row(
+            name,
+            *map(str, (shape.layers, shape.q_heads, shape.kv_heads, shape.head_dim)),
+            bytes_text(shape.weight_bytes),
+            bytes_text(shape.kv_bytes_per_token()),
+            f"{shape.max_context:,}" if shape.max_context else "–",
+        )
+    table.caption = (
+        "`reasoner` ships with this package. Also: a folder with config.json and safetensors, a .gguf file, or a hub\n"
+        f"id of the families {', '.join(FAMILIES)}."
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def plan_tables(plan: Plan) -> list[Table]:
+    """One table for each model and benchmark: bytes of one sequence, rows that fit, GPUs."""
+    groups: dict[tuple[str, str], list[PlanRow]] = {}
+    for row in plan.rows:
+        groups.setdefault((row.model, row.benchmark), []).append(row)
+    return [_plan_table(rows) for rows in groups.values()]
+
+
+def plan_totals(plan: Plan) -> Text:
+    """What all cells come to."""
+    return Text(
+        f"{len(plan.rows)} cells, {plan.samples:,} samples, at most {plan.new_tokens:,} generated tokens.\n"
+        "Bytes: KV cache of one sequence of the mean prompt and the longest generation; rows: decoded together."
+    )
+
+
+def _plan_table(rows: Sequence[PlanRow]) -> Table:
+    first = rows[0]
+    lengths = f"{first.prompt_tokens:,} prompt tokens, {first.new_tokens:,} new at most"
+    title = Text(f"{first.model} on {first.benchmark}", style="bold")
+    title.append(f"   {first.samples:,} samples per policy, {lengths}", style="dim")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("policy", overflow="fold")
+    for name in ("HBM peak", "of full", "host peak", "full cache", "rows", "GPUs"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            Text(row.policy),
+            bytes_text(row.hbm_peak_bytes),
+            f"{row.hbm_peak_bytes / row.full_bytes:.0%}" if row.hbm_peak_bytes and row.full_bytes else "–",
+            bytes_text(row.host_peak_bytes),
+            bytes_text(row.full_bytes),
+            "–" if row.rows is None else str(row.rows),
+            "–" if row.gpus is None else f"{row.gpus:g}",
+        )
+    return table
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(str, value)) + "]"
+    return "null" if value is None else str(value)

@@ -1,0 +1,191 @@
+"""What a sweep will cost before anything runs: samples, KV bytes per sequence, rows that fit, GPUs.
+
+Token counts come from the same code that the cache obeys, so for a given length they are exact; lengths are the mean
+prompt and the longest generation. No torch, no network: what isn't known here is assumed, and said to be.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobs.benchmarks.base import Benchmark
+from jobs.grid import resolve_sampling
+from jobs.spec import Sweep
+from tiercache.model_spec import ModelSpec
+from tiercache.placement import footprint
+from tiercache.policy import Policy
+from tiercache.shapes import ModelShape, locate, shape_of
+
+GPU_BYTES = 80 * 2**30  # assumed where the cluster isn't asked
+GPU_USABLE = 0.9  # the rest is left to activations and the allocator
+CHARS_PER_TOKEN = 3.5  # English prose; used only where the model's tokenizer isn't at hand
+CODE_GROUP_BYTES = 8  # scale and zero point of each quantised key or value vector
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """One cell before it runs. Bytes are of one sequence; None where the model's shape isn't known here."""
+
+    model: str
+    benchmark: str
+    policy: str
+    samples: int
+    prompt_tokens: int
+    new_tokens: int
+    hbm_peak_bytes: int | None
+    host_peak_bytes: int | None
+    full_bytes: int | None
+    rows: int | None
+    gpus: float | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All rows, and in `notes` whatever was assumed or deserves a warning."""
+
+    rows: tuple[PlanRow, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def samples(self) -> int:
+        return sum(row.samples for row in self.rows)
+
+    @property
+    def new_tokens(self) -> int:
+        """Most tokens that all samples together can generate."""
+        return sum(row.samples * row.new_tokens for row in self.rows)
+
+
+@dataclass(frozen=True)
+class _Size:
+    problems: int
+    prompt_tokens: int
+    note: str | None
+
+
+def plan_sweep(sweep: Sweep, benchmarks: Sequence[Benchmark], gpu_bytes: int = GPU_BYTES) -> Plan:
+    """Plans every cell of a sweep.
+
+    Raises:
+        ModelError, BenchmarkError, PolicyError: a local model or data file is missing or malformed.
+    """
+    rows: dict[tuple[str, str, str, int], PlanRow] = {}
+    notes: dict[str, None] = {}
+    policies = sweep.resolved_policies()
+    for spec in sweep.model_specs():
+        shape = shape_of(spec)
+        notes |= dict.fromkeys(_model_notes(spec, shape))
+        for index, benchmark in enumerate(benchmarks):
+            size = _size(benchmark, spec)
+            if size.note:
+                notes[size.note] = None
+            new_tokens = resolve_sampling(benchmark, sweep.sampling).max_new_tokens
+            if shape and shape.max_context and size.prompt_tokens + new_tokens > shape.max_context:
+                total = size.prompt_tokens + new_tokens
+                notes[f"{spec.name} on {benchmark.name}: {total:,} tokens exceed its {shape.max_context:,}."] = None
+            for policy in policies:
+                row = _row(sweep, spec, shape, benchmark, policy, size, new_tokens, gpu_bytes)
+                rows[spec.id, benchmark.name, policy.label, index] = row
+                if row.rows == 0:
+                    short = f"one sequence needs more than the {sweep.engine.hbm_kv_budget:,} bytes of hbm_kv_budget"
+                    notes[f"{spec.name}, {policy.label}: {short}."] = None
+    if any(row.gpus for row in rows.values()) and sweep.cluster.gpus_per_actor is None:
+        usable = f"{gpu_bytes / 2**30:g} GiB GPUs, {GPU_USABLE:.0%} usable"
+        notes[f"GPUs: weights and one full-length row, on {usable} (assumed; set cluster.gpus_per_actor)."] = None
+    return Plan(tuple(rows.values()), tuple(notes))
+
+
+def _row(
+    sweep: Sweep,
+    spec: ModelSpec,
+    shape: ModelShape | None,
+    benchmark: Benchmark,
+    policy: Policy,
+    size: _Size,
+    new_tokens: int,
+    gpu_bytes: int,
+) -> PlanRow:
+    hbm = host = full = rows = None
+    gpus = sweep.cluster.gpus_per_actor
+    if shape is not None:
+        hbm, host, full = sequence_bytes(policy, shape, spec.dtype, size.prompt_tokens, new_tokens)
+        budget = sweep.engine.hbm_kv_budget
+        rows = sweep.engine.max_batch if budget is None else min(sweep.engine.max_batch, budget // hbm)
+        if sweep.engine.device == "cpu":
+            gpus = 0.0
+        elif gpus is None:
+            weights = shape.weights_as(spec.dtype)
+            gpus = None if weights is None else float(math.ceil((weights + hbm) / (gpu_bytes * GPU_USABLE)))
+    return PlanRow(
+        model=spec.name,
+        benchmark=benchmark.name,
+        policy=policy.label,
+        samples=size.problems * sweep.repeats,
+        prompt_tokens=size.prompt_tokens,
+        new_tokens=new_tokens,
+        hbm_peak_bytes=hbm,
+        host_peak_bytes=host,
+        full_bytes=full,
+        rows=rows,
+        gpus=gpus,
+    )
+
+
+def sequence_bytes(
+    policy: Policy, shape: ModelShape, dtype: str, prompt_tokens: int, new_tokens: int
+) -> tuple[int, int, int]:
+    """(device peak, host peak, full cache) in bytes for one sequence of that length.
+
+    The host holds T1 in full precision and T2 as 8-bit codes with a scale and a zero point for each vector.
+    """
+    tokens = footprint(policy, prompt_tokens, new_tokens)
+    per_token = shape.kv_bytes_per_token(dtype)
+    packed_per_token = 2 * shape.layers * shape.kv_heads * (shape.head_dim + CODE_GROUP_BYTES)
+    host = tokens.ddr_peak * per_token + tokens.packed_peak * packed_per_token
+    return tokens.hbm_peak * per_token, host, tokens.full_end * per_token
+
+
+def _model_notes(spec: ModelSpec, shape: ModelShape | None) -> list[str]:
+    notes = []
+    if shape is None:
+        notes.append(f"{spec.id}: its dimensions aren't known here; bytes are left out. Give a local folder or GGUF.")
+    elif shape.sliding_window:
+        notes.append(f"{spec.name}: attends to a sliding window of {shape.sliding_window:,} tokens in some layers.")
+    if not spec.local and spec.id != "reasoner" and not spec.revision:
+        notes.append(f"{spec.id} is not pinned: give `revision:` (a commit) so that others get these weights.")
+    return notes
+
+
+def _size(benchmark: Benchmark, spec: ModelSpec) -> _Size:
+    if not benchmark.local:
+        problems = benchmark.options.n or benchmark.typical_problems
+        tokens = benchmark.typical_prompt_tokens
+        note = f"{benchmark.name}: data not read; {problems:,} problems of {tokens} prompt tokens assumed."
+        return _Size(problems, tokens, note)
+    loaded = benchmark.load()
+    texts = [problem.prompt for problem in loaded[:64]]
+    tokenizer = _tokenizer_file(spec)
+    if tokenizer is not None:
+        counts = _count_tokens(tokenizer, texts)
+        if counts is not None:
+            return _Size(len(loaded), math.ceil(sum(counts) / len(counts)), None)
+    mean = math.ceil(sum(map(len, texts)) / len(texts) / CHARS_PER_TOKEN)
+    note = f"{benchmark.name} on {spec.name}: prompt tokens estimated from characters ({CHARS_PER_TOKEN} each)."
+    return _Size(len(loaded), mean, note)
+
+
+def _tokenizer_file(spec: ModelSpec) -> Path | None:
+    place = locate(spec)
+    file = place / "tokenizer.json" if place is not None and place.is_dir() else None
+    return file if file is not None and file.is_file() else None
+
+
+def _count_tokens(tokenizer: Path, texts: Sequence[str]) -> list[int] | None:
+    from tokenizers import Tokenizer
+
+    try:
+        loaded = Tokenizer.from_file(str(tokenizer))
+        return [len(encoding.ids) for encoding in loaded.encode_batch(list(texts))]
+    except Exception:  # the library raises bare Exception; an estimate is good enough for a plan
+        return None

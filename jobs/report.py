@@ -1,0 +1,122 @@
+"""The result table of a sweep: one row per policy, grouped by model, benchmark and protocol.
+
+Accuracy comes with its interval, what a policy gives back stands beside what it costs, and a number that was not
+measured is a dash. Groups of different protocols are never put into one table.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from db.queries import CellSummary, SweepInfo
+
+WIDTH = 140
+
+
+def console(stderr: bool = False) -> Console:
+    """A console as wide as the terminal; into files and pipes as wide as the tables need."""
+    screen = Console(stderr=stderr, highlight=False)
+    return screen if screen.is_terminal else Console(stderr=stderr, highlight=False, width=WIDTH)
+
+
+def result_tables(summaries: Sequence[CellSummary]) -> list[RenderableType]:
+    """One table for each (model, benchmark, protocol), in the order of the summaries."""
+    order = {key: i for i, key in reversed(list(enumerate(map(_group, summaries))))}
+    ordered = sorted(summaries, key=lambda summary: order[_group(summary)])
+    return [_table(list(rows)) for _, rows in groupby(ordered, key=_group)]
+
+
+def _group(summary: CellSummary) -> tuple[str, str, str]:
+    return summary.model, summary.benchmark, summary.protocol
+
+
+def _table(rows: Sequence[CellSummary]) -> Table:
+    first = rows[0]
+    title = Text(f"{first.model} on {first.benchmark}", style="bold")
+    title.append(f"   protocol {first.protocol[:8]}", style="dim")
+    table = Table(title=title, title_justify="left", caption=_caption(rows), caption_justify="left", box=SIMPLE_HEAD)
+    table.add_column("policy", overflow="fold", min_width=16)
+    for name in ("accuracy % [95% CI]", "right", "wrong", "none", "cut", "failed"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("decode tok/s", "HBM KV/seq", "of full", "host KV", "evicted", "n"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*_cells(row))
+    return table
+
+
+def _cells(row: CellSummary) -> list[RenderableType]:
+    counts = (row.correct, row.wrong, row.no_answer, row.truncated, row.failed)
+    host = (
+        None if row.ddr_bytes is None and row.packed_bytes is None else (row.ddr_bytes or 0) + (row.packed_bytes or 0)
+    )
+    speed = f"{row.decode_tokens_per_s:,.0f}" if row.decode_tokens_per_s is not None else "–"
+    if row.exclusive is False and row.decode_tokens_per_s is not None:
+        speed += "*"
+    shown = f"{row.n}" if row.expected is None or row.n >= row.expected else f"{row.n} of {row.expected}"
+    return [
+        Text(row.policy),
+        Text(accuracy_text(row), style="bold"),
+        *(Text(str(count)) for count in counts),
+        Text(speed),
+        Text(bytes_text(row.hbm_bytes)),
+        Text("–" if row.hbm_share is None else f"{row.hbm_share:.0%}"),
+        Text(bytes_text(host)),
+        Text(bytes_text(row.evicted_bytes)),
+        Text(shown),
+    ]
+
+
+def _caption(rows: Sequence[CellSummary]) -> Text:
+    lines = [
+        "none: no answer found; cut: token limit reached before one. KV bytes: mean of one sequence over its decoding,"
+    ]
+    lines.append("evicted: at its end; of full: HBM KV over what the full cache would hold at the same steps.")
+    if any(row.exclusive is False for row in rows):
+        lines.append("* other engines ran on the same machine: compare such speeds with care.")
+    return Text("\n".join(lines), style="dim")
+
+
+def accuracy_text(row: CellSummary) -> str:
+    """`62.0 [52.2, 70.9]` in per cent, or a dash while nothing is judged."""
+    if row.accuracy is None or row.accuracy_low is None or row.accuracy_high is None:
+        return "–"
+    return f"{100 * row.accuracy:.1f} [{100 * row.accuracy_low:.1f}, {100 * row.accuracy_high:.1f}]"
+
+
+def bytes_text(value: float | None) -> str:
+    """Bytes in binary units with three digits: `512 B`, `431 KiB`, `1.75 GiB`; a dash for None."""
+    if value is None:
+        return "–"
+    units = ["B", "KiB", "MiB", "GiB", "TiB"]
+    while abs(value) >= 1000 and len(units) > 1:
+        value /= 1024
+        units.pop(0)
+    unit = units[0]
+    digits = 0 if unit == "B" or value >= 100 or value == 0 else 1 if value >= 10 else 2
+    return f"{value:.{digits}f} {unit}"
+
+
+def sweep_table(sweeps: Iterable[SweepInfo]) -> Table:
+    """All sweeps, the newest first: state, samples done of those expected, failures."""
+    table = Table(title="Sweeps", title_justify="left", box=SIMPLE_HEAD)
+    for name in ("id", "name", "state", "started (UTC)"):
+        table.add_column(name, overflow="fold")
+    for name in ("cells", "done", "failed"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for sweep in sweeps:
+        share = f" ({sweep.done / sweep.expected:.0%})" if sweep.expected else ""
+        table.add_row(
+            sweep.id,
+            Text(sweep.name),
+            sweep.live_state(),
+            f"{sweep.created_at:%Y-%m-%d %H:%M}",
+            str(sweep.cells),
+            f"{sweep.done} of {sweep.expected}{share}",
+            str(sweep.failed),
+        )
+    return table

@@ -1,0 +1,69 @@
+"""Policies are data: what is written resolves, and what is impossible is refused with a way out."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tiercache.errors import PolicyError
+from tiercache.policy import KNOBS, PRESETS, parse_policy
+
+GOOD = {"budget": 0.5, "hbm": 0.5, "evict": 0.03}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_resolves_and_round_trips_through_its_configuration(name: str) -> None:
+    entry = {"name": name, **{knob: GOOD[knob] for knob in PRESETS[name].required}}
+    policy = parse_policy(entry)
+    assert policy.label.split()[0] == name
+    assert parse_policy(entry) == policy
+    assert {knob for part in policy.config().values() if isinstance(part, dict) for knob in part} == set(KNOBS)
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("fulll", "unknown policy 'fulll'. Did you mean 'full'?"),
+        ({"name": "h2o"}, "budget: 'h2o' needs it"),
+        ({"name": "h2o", "budgte": 0.5}, "budgte: unknown key. Did you mean 'budget'?"),
+        ({"name": "h2o", "budget": 1.5}, "less than or equal to 1 (got 1.5)"),
+        ({"name": "h2o", "budget": 0}, "greater than or equal to 1 (got 0)"),
+        ({"name": "h2o", "budget": 0.0}, "greater than 0 (got 0.0)"),
+        ({"name": "h2o", "budget": True}, "number of tokens (512) or a ratio (0.5)"),
+        ({"name": "h2o", "budget": {"tokens": 5, "ratio": 0.5}}, "give either tokens"),
+        ({"name": "h2o", "budget": {"tokns": 5}}, "tokns: unknown key"),
+        ({"name": "streaming", "budget": 3}, "below the protected 5 (sinks 4"),
+        ({"name": "h2o", "budget": 40, "recent": 41}, "below the protected 41"),
+        ({"name": "full", "budget": 0.5}, "takes no parameters"),
+        ({"name": "hierarchy", "hbm": 1.5, "evict": 0.1}, "hbm: input should be less than or equal to 1 (got 1.5)"),
+        ({"name": "hierarchy", "hbm": 0.8, "evict": 0, "packed": 0.5}, "exceed 1"),
+        ({"name": "hierarchy", "hbm": 0.8, "evict": 0.1, "budget": 0.5}, "give one of them"),
+        (
+            {"name": "hierarchy", "hbm": 0.8, "evict": 0.1, "every": 0},
+            "every: input should be greater than or equal to 1",
+        ),
+        ({"name": "random", "budget": 0.5, "scope": "layer"}, "scope: input should be 'head' or 'token'"),
+        ({"name": "random", "budget": float("nan")}, "finite number"),
+        ({"budget": 0.5}, "name: is required"),
+        ({"name": 7}, "name: is required"),
+    ],
+)
+def test_impossible_policies_name_field_value_and_what_is_allowed(entry: object, words: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        parse_policy(entry, "policies[3]")  # type: ignore[arg-type]
+    assert words in str(caught.value)
+    assert str(caught.value).startswith("policies[3]")
+
+
+def test_labels_say_what_differs_from_the_preset() -> None:
+    assert parse_policy({"name": "h2o", "budget": 0.5, "recent_share": 0.5}).label == "h2o budget=0.5"
+    assert (
+        parse_policy({"name": "h2o", "budget": {"tokens": 64}, "pin_prompt": True}).label == "h2o budget=64 pin_prompt"
+    )
+    shown = parse_policy({"name": "hierarchy", "hbm": 0.3, "evict": 0, "every": 16, "compound": False}).label
+    assert set(shown.split()) == {"hierarchy", "hbm=0.3", "evict=0", "every=16", "compound=False"}
+
+
+def test_reading_a_policy_needs_no_torch() -> None:
+    code = "import sys, tiercache.policy, tiercache.placement, tiercache.model_spec; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
