@@ -15,14 +15,15 @@ from dataclasses import dataclass
 PRESETS: dict[str, tuple[int | None, str]] = {
     "full": (None, "diamond"),
     "hierarchy": (214, "circle"),
-    "h2o": (28, "square"),
+    "h2o": (36, "square"),
     "streaming": (172, "triangle-up"),
     "rkv": (126, "cross"),
     "epikv": (276, "star"),
-    "qevict": (338, "hexagon"),
-    "snapkv": (52, "triangle-down"),
-    "random": (8, "x"),
+    "qevict": (322, "hexagon"),
+    "snapkv": (58, "triangle-down"),
+    "random": (0, "x"),
 }
+HUE_SPREAD = 20  # degrees within a preset, so that several of its settings can be told apart
 OTHER_HUES = (300, 90, 195, 250, 15, 150)
 OTHER_MARKERS = ("pentagon", "triangle-left", "triangle-right", "bowtie", "hourglass", "octagon")
 
@@ -65,7 +66,8 @@ def _family(preset: str) -> tuple[int | None, str]:
 
 def _colour(preset: str, place: int, members: int) -> str:
     hue = _family(preset)[0]
-    lightness = 0.5 if members == 1 else 0.38 + 0.30 * place / (members - 1)
+    lightness = 0.5 if members == 1 else 0.44 + 0.28 * place / (members - 1)
     saturation = 0.0 if hue is None else 0.68
-    red, green, blue = colorsys.hls_to_rgb((hue or 0) / 360, lightness, saturation)
+    turn = 0.0 if members == 1 else HUE_SPREAD * (place / (members - 1) - 0.5)
+    red, green, blue = colorsys.hls_to_rgb((((hue or 0) - turn) % 360) / 360, lightness, saturation)
     return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"

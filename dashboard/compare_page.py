@@ -11,7 +11,7 @@ import streamlit as st
 from dashboard import data, figures
 from dashboard.choices import choose, sweep_names
 from dashboard.colours import looks
-from dashboard.tables import csv_safe, summary_table
+from dashboard.tables import csv_safe, list_height, summary_table
 from db.queries import CellSummary, PairedDelta
 
 ALL = "all sweeps"
@@ -67,21 +67,24 @@ def _one_protocol(cells: list[CellSummary]) -> list[CellSummary]:
 
 def _charts(cells: list[CellSummary], policies: list[tuple[str, str]], axis: figures.MemoryAxis) -> None:
     look = looks(policies)
-    left, right = st.columns(2, gap="medium")
-    for place, figure in (
-        (left, figures.accuracy_against_memory(cells, look, axis)),
-        (right, figures.accuracy_against_throughput(cells, look)),
-        (left, figures.outcome_bars(cells)),
-        (right, figures.memory_bars(cells)),
-    ):
-        place.plotly_chart(figure, config=CHART_CONFIG, alt=figures.alt_text(figure, cells))
+    rows = (
+        (figures.accuracy_against_memory(cells, look, axis), figures.accuracy_against_throughput(cells, look)),
+        (figures.outcome_bars(cells), figures.memory_bars(cells)),
+    )
+    for row in rows:
+        for column, figure in zip(st.columns(2, gap="medium"), row, strict=True):
+            column.plotly_chart(figure, config=CHART_CONFIG, alt=figures.alt_text(figure, cells))
     notes = [
         "Bytes are the ledger's logical KV bytes of one sequence, averaged over decode steps and samples.",
         "Tokens/s are those of an engine on the machine that ran the shard, at the batch it could admit.",
         "Intervals take samples as independent; the dashed line and the band are the full cache.",
     ]
     if any(cell.exclusive is False for cell in cells):
-        notes.append("Some shards shared their node with another engine: their tokens/s are too low (column 'node').")
+        notes.append(
+            "Some shards shared their node with another engine: their tokens/s may be low (hollow; column 'node')."
+        )
+    if unmeasured := sum(cell.n > 0 and cell.decode_tokens_per_s is None for cell in cells):
+        notes.append(f"Policies without a measured throughput, missing from that chart: {unmeasured}.")
     if any(cell.problems < cell.n for cell in cells):
         notes.append("Problems were repeated, so the intervals are somewhat too narrow.")
     st.caption(" ".join(notes))
@@ -98,7 +101,12 @@ def _table(source: data.Source, cells: list[CellSummary]) -> None:
             deltas |= data.deltas(source.key, source.engine, full, others)
     table = summary_table(cells, deltas)
     st.dataframe(
-        table, hide_index=True, column_config=_columns(table), placeholder="–", alt="All metrics of the selected cells"
+        table,
+        hide_index=True,
+        height=list_height(len(table)),
+        column_config=_columns(table),
+        placeholder="–",
+        alt="All metrics of the selected cells",
     )
     st.download_button(
         "Download as CSV", csv_safe(table), "tiercache-compare.csv", "text/csv", icon=":material/download:"
@@ -120,6 +128,6 @@ def _columns(table: pd.DataFrame) -> dict[str, Any]:
         elif name.endswith("(s)"):
             config[name] = st.column_config.NumberColumn(format="%.4f")
     config["output tokens"] = st.column_config.NumberColumn(format="%.0f")
-    config["protocol"] = st.column_config.TextColumn(width="small")
+    config["protocol"] = st.column_config.TextColumn(width=150)
     config["policy"] = st.column_config.TextColumn(pinned=True)
     return config

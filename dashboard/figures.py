@@ -6,13 +6,13 @@ graders don't belong on one axis.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal
 
 import plotly.graph_objects as go
 
 from dashboard.colours import OUTCOME_COLOURS, TIER_COLOURS, Look
-from dashboard.wording import OUTCOME_NAMES, byte_unit, human_bytes, number, percent, plain
+from dashboard.wording import OUTCOME_NAMES, byte_unit, human_bytes, number, percent, plain, wrapped
 from db.queries import CellSummary
 
 FAINT = "rgba(128,128,128,0.75)"
@@ -22,6 +22,8 @@ FULL = "full"
 PLOT_HEIGHT = 300
 TITLE_HEIGHT = 60
 LEGEND_ROW_HEIGHT = 20
+LEGEND_LINE_HEIGHT = 16
+BAR_HEIGHT = 36  # clears a label of two lines
 
 MemoryAxis = Literal["bytes", "share"]
 
@@ -45,16 +47,27 @@ def accuracy_against_memory(
         divisor, x_title, x_format = 1.0, "Resident KV bytes / bytes of the full cache", ".0%"
     figure = _accuracy_scatter(cells, [None if value is None else value / divisor for value in values], looks)
     figure.update_xaxes(title={"text": x_title}, tickformat=x_format)
-    return _finished(figure, "Accuracy against resident memory", legend_rows=-(-len(figure.data) // 2))
+    return _finished(figure, "Accuracy against resident memory", legend_height=_legend_height(cells))
 
 
 def accuracy_against_throughput(cells: Sequence[CellSummary], looks: Mapping[str, Look]) -> go.Figure:
-    """Accuracy against decode tokens/s, measured on the machines that ran the shards."""
-    figure = _accuracy_scatter(cells, [cell.decode_tokens_per_s for cell in cells], looks)
+    """Accuracy against decode tokens/s, measured on the machines that ran the shards.
+
+    A hollow mark was measured while another engine used the same node: its throughput isn't the policy's alone.
+    """
+    rates = [cell.decode_tokens_per_s for cell in cells]
+    shared = {cell.fingerprint for cell in cells if cell.exclusive is False and cell.decode_tokens_per_s is not None}
+    figure = _accuracy_scatter(cells, rates, looks, hollow=shared)
+    if shared:
+        figure.add_annotation(
+            text="hollow: measured while another engine used the same node",
+            **{"x": 1, "xref": "paper", "xanchor": "right", "y": 1, "yref": "paper", "yanchor": "bottom"},
+            showarrow=False,
+        )
     devices = sorted({device for cell in cells for device in cell.devices})
     where = plain(", ".join(devices[:3])) + (" …" if len(devices) > 3 else "") if devices else "no device"
     figure.update_xaxes(title={"text": f"Decode throughput (tokens/s per engine; {where})"})
-    return _finished(figure, "Accuracy against throughput", legend_rows=-(-len(figure.data) // 2))
+    return _finished(figure, "Accuracy against throughput", legend_height=_legend_height(cells))
 
 
 def outcome_bars(cells: Sequence[CellSummary]) -> go.Figure:
@@ -76,17 +89,19 @@ def outcome_bars(cells: Sequence[CellSummary]) -> go.Figure:
             hovertemplate=f"%{{y}}<br>{OUTCOME_NAMES[outcome]}: "
             "%{customdata[0]} of %{customdata[1]} (%{x:.1%})<extra></extra>",
         )
-    for name, cell in zip(names, ordered, strict=True):
-        figure.add_annotation(
-            x=1.015, xref="paper", xanchor="left", y=name, text=percent(cell.truncation_rate, 0), showarrow=False
-        )
-    figure.add_annotation(
-        x=1.015, xref="paper", xanchor="left", y=1.0, yref="paper", yanchor="bottom", text="cut off", showarrow=False
-    )
-    figure.update_layout(barmode="stack", bargap=0.35)
+    beside = {"x": 1.015, "xref": "paper", "xanchor": "left", "showarrow": False}
+    cut_off = [
+        {**beside, "y": name, "text": percent(cell.truncation_rate, 0)}
+        for name, cell in zip(names, ordered, strict=True)
+    ]
+    heading = {**beside, "y": 1.0, "yref": "paper", "yanchor": "bottom", "text": "cut off"}
+    # All at once: plotly copies the whole list for each that is added singly.
+    figure.update_layout(barmode="stack", bargap=0.35, annotations=[*cut_off, heading])
     figure.update_xaxes(title={"text": "Share of samples"}, tickformat=".0%", range=[0, 1])
-    figure.update_yaxes(title={"text": "Policy"}, showgrid=False)
-    return _finished(figure, "Outcomes", plot_height=_bars_height(ordered), legend_rows=2, right=70)
+    figure.update_yaxes(title={"text": "Policy"}, showgrid=False, range=[-0.5, max(len(ordered), 1) - 0.5])
+    return _finished(
+        figure, "Outcomes", plot_height=_bars_height(ordered), legend_height=2 * LEGEND_ROW_HEIGHT, right=70
+    )
 
 
 def memory_bars(cells: Sequence[CellSummary]) -> go.Figure:
@@ -125,8 +140,8 @@ def memory_bars(cells: Sequence[CellSummary]) -> go.Figure:
     )
     figure.update_layout(barmode="stack", bargap=0.35)
     figure.update_xaxes(title={"text": f"KV bytes per sequence, mean ({unit}, logical)"}, rangemode="tozero")
-    figure.update_yaxes(title={"text": "Policy"}, showgrid=False)
-    return _finished(figure, "Memory by tier", plot_height=_bars_height(ordered), legend_rows=2)
+    figure.update_yaxes(title={"text": "Policy"}, showgrid=False, range=[-0.5, max(len(ordered), 1) - 0.5])
+    return _finished(figure, "Memory by tier", plot_height=_bars_height(ordered), legend_height=2 * LEGEND_ROW_HEIGHT)
 
 
 def tier_tokens(hbm: int | None, ddr: int | None, packed: int | None, evicted: int | None) -> go.Figure:
@@ -157,10 +172,15 @@ def alt_text(figure: go.Figure, cells: Sequence[CellSummary]) -> str:
     return f"Chart: {title}, {len(cells)} policies. {scores}"
 
 
-def _accuracy_scatter(cells: Sequence[CellSummary], xs: Sequence[float | None], looks: Mapping[str, Look]) -> go.Figure:
+def _accuracy_scatter(
+    cells: Sequence[CellSummary],
+    xs: Sequence[float | None],
+    looks: Mapping[str, Look],
+    hollow: Collection[str] = (),
+) -> go.Figure:
     require_one_protocol(cells)
     figure = go.Figure()
-    for cell, x in sorted(zip(cells, xs, strict=True), key=lambda pair: (pair[0].policy_name != FULL, pair[0].policy)):
+    for cell, x in sorted(zip(cells, xs, strict=True), key=lambda pair: _place(pair[0])):
         if x is None or cell.accuracy is None or cell.accuracy_low is None or cell.accuracy_high is None:
             continue
         look = looks[cell.policy]
@@ -180,8 +200,8 @@ def _accuracy_scatter(cells: Sequence[CellSummary], xs: Sequence[float | None], 
                 "color": look.colour,
             },
             mode="markers",
-            name=plain(cell.policy),
-            marker={"color": look.colour, "symbol": look.marker, "size": 12, "line": {"width": 1, "color": FAINT}},
+            name=wrapped(cell.policy),
+            marker=_marker(look, cell.fingerprint in hollow),
             hovertemplate=_hover(cell) + "<extra></extra>",
         )
     if not figure.data:
@@ -189,6 +209,16 @@ def _accuracy_scatter(cells: Sequence[CellSummary], xs: Sequence[float | None], 
     figure.update_yaxes(title={"text": "Accuracy (95% Wilson interval)"}, tickformat=".0%", range=[-0.03, 1.03])
     figure.update_xaxes(rangemode="tozero")
     return figure
+
+
+def _place(cell: CellSummary) -> tuple[bool, str]:
+    return cell.policy_name != FULL, cell.policy
+
+
+def _marker(look: Look, hollow: bool) -> dict[str, Any]:
+    if hollow:
+        return {"color": look.colour, "symbol": f"{look.marker}-open", "size": 12, "line": {"width": 2.5}}
+    return {"color": look.colour, "symbol": look.marker, "size": 12, "line": {"width": 1, "color": FAINT}}
 
 
 def _hover(cell: CellSummary) -> str:
@@ -212,23 +242,35 @@ def _by_accuracy(cells: Sequence[CellSummary]) -> list[CellSummary]:
 
 
 def _bars_height(cells: Sequence[CellSummary]) -> int:
-    return max(110, 32 * len(cells))
+    return max(110, BAR_HEIGHT * len(cells))
 
 
 def _row_names(cells: Sequence[CellSummary]) -> list[str]:
     """Cells can have one label and differ elsewhere (an engine setting); bars of one name would be added up."""
     labels = [cell.policy for cell in cells]
     return [
-        plain(cell.policy if labels.count(cell.policy) == 1 else f"{cell.policy} [{cell.fingerprint[:6]}]")
+        wrapped(cell.policy if labels.count(cell.policy) == 1 else f"{cell.policy} [{cell.fingerprint[:6]}]")
         for cell in cells
     ]
 
 
+def _legend_height(cells: Sequence[CellSummary]) -> int:
+    """Of all cells, measured or not, so that charts side by side are of one height. Labels stand in two columns."""
+    breaks = [wrapped(cell.policy).count("<br>") for cell in sorted(cells, key=_place)]
+    rows = [max(breaks[start : start + 2]) for start in range(0, len(breaks), 2)]
+    return sum(LEGEND_ROW_HEIGHT + LEGEND_LINE_HEIGHT * lines for lines in rows)
+
+
 def _finished(
-    figure: go.Figure, title: str, *, plot_height: int = PLOT_HEIGHT, legend_rows: int = 1, right: int = 20
+    figure: go.Figure,
+    title: str,
+    *,
+    plot_height: int = PLOT_HEIGHT,
+    legend_height: int = LEGEND_ROW_HEIGHT,
+    right: int = 20,
 ) -> go.Figure:
     """Set what all charts share. Heights are in pixels, so that the legend clears the axis title however long it is."""
-    below = 74 + LEGEND_ROW_HEIGHT * legend_rows
+    below = 74 + legend_height
     figure.update_layout(
         title={"text": title, "x": 0, "xanchor": "left", "font": {"size": 18}},
         height=TITLE_HEIGHT + plot_height + below,

@@ -9,17 +9,15 @@ from pathlib import Path
 APP = Path(__file__).with_name("app.py")
 
 
-def command(url: str, port: int, address: str = "127.0.0.1") -> list[str]:
+def command(port: int, address: str = "127.0.0.1") -> list[str]:
     """Return the command line that serves the dashboard on `address`:`port`.
 
     The database's URL is not in it, because command lines are visible to every user of the machine and a URL can hold
     a password: pass `environment(url)` to the process.
 
     Raises:
-        ValueError: `url` is empty, or `port` isn't one.
+        ValueError: `port` isn't one.
     """
-    if not url:
-        raise ValueError("database url is empty; pass --db or set TIERCACHE_DB")
     if not 0 < port < 65536:
         raise ValueError(f"port={port} isn't one; allowed: 1..65535")
     settings = {
@@ -41,7 +39,13 @@ def command(url: str, port: int, address: str = "127.0.0.1") -> list[str]:
 
 
 def environment(url: str) -> dict[str, str]:
-    """Return the environment for `command`: this process's, the database, and a path to our packages."""
+    """Return the environment for `command`: this process's, the database, and a path to our packages.
+
+    Raises:
+        ValueError: `url` is empty.
+    """
+    if not url:
+        raise ValueError("database url is empty; pass --db or set TIERCACHE_DB")
     root = str(APP.parents[1])
     inherited = os.environ.get("PYTHONPATH")
     return {

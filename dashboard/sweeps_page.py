@@ -7,7 +7,7 @@ import streamlit as st
 
 from dashboard import data
 from dashboard.choices import choose, sweep_names
-from dashboard.tables import event_table, progress_table, sweep_table
+from dashboard.tables import event_table, list_height, progress_table, sweep_table
 from db.rows import utc_now
 
 REFRESH_S = 3.0
@@ -66,7 +66,8 @@ def live(sweep_id: str, runs: bool) -> None:
             "samples": st.column_config.LinkColumn("samples", display_text="open"),
         }
         table = _linked(progress_table(cells))
-        st.dataframe(table, hide_index=True, alt="Cells of the sweep by state", column_config=columns)
+        height = list_height(len(table))
+        st.dataframe(table, hide_index=True, height=height, alt="Cells of the sweep by state", column_config=columns)
     st.subheader("Events")
     happened = event_table(data.events(source.key, source.engine, sweep_id))
     if happened.empty:

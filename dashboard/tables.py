@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Literal
 
 import pandas as pd
 
@@ -21,6 +22,11 @@ STATE_MARKS = {
 }
 FORMULA_STARTS = tuple("=+-@\t\r")
 STATE_ORDER = ("running", "failed", "partial", "waiting", "done")
+
+
+def list_height(rows: int) -> Literal["content"] | int:
+    """Return a table's height: all of a list that can be taken in at a glance, else a part that scrolls."""
+    return "content" if rows <= 24 else 600
 
 
 def sweep_table(sweeps: Sequence[SweepInfo], now: datetime) -> pd.DataFrame:

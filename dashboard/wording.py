@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import textwrap
 
 EMPTY_HINT = "tiercache run sweeps/demo.yaml"
 OUTCOME_NAMES = {
@@ -47,3 +48,9 @@ def number(value: float | None, unit: str, digits: int = 1) -> str:
 def plain(text: str) -> str:
     """Return text that plotly, which reads a little HTML, shows as it is."""
     return html.escape(text, quote=False)
+
+
+def wrapped(label: str, width: int = 30) -> str:
+    """Return a policy's label for a chart: as `plain`, broken between its settings where it is long."""
+    lines = textwrap.wrap(label, width, break_long_words=False, break_on_hyphens=False)
+    return "<br>".join(plain(line) for line in lines)

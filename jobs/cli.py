@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 EXIT_BAD_INPUT = 2
 EXIT_PARTIAL = 1
+EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
     help="Evaluate KV-cache policies of reasoning models: accuracy, throughput, memory; on one machine or a cluster.",
@@ -84,7 +85,11 @@ def run(
         typer.echo(f"warning: {warning}", err=True)
     from jobs.coordinator import run_sweep
 
-    result = run_sweep(sweep, cells, url, progress=not no_progress)
+    try:
+        result = run_sweep(sweep, cells, url, progress=not no_progress)
+    except KeyboardInterrupt:
+        typer.echo("interrupted; what had finished is stored. Re-issue the command to do the rest.", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     _print_results(url, result.sweep_id)
     if result.failed:
         typer.echo(f"{result.failed} samples failed; re-issue the command to try them again.", err=True)
@@ -183,7 +188,10 @@ def dashboard(
     from dashboard.launch import command, environment
 
     url = _database_url(db)
-    os.execvpe(sys.executable, command(port), {**os.environ, **environment(url)})
+    arguments = command(port)
+    typer.echo(f"dashboard: http://127.0.0.1:{port}")
+    sys.stdout.flush()
+    os.execvpe(arguments[0], arguments, environment(url))
 
 
 def _load(spec: Path, data: Path | None, n: int | None) -> "tuple[Sweep, list[Benchmark]]":
@@ -237,22 +245,32 @@ def main() -> None:
     try:
         app()
     except TierCacheError as problem:
-        _fail(problem)
+        _fail(str(problem))
     except BrokenPipeError:
         # The reader (`| head`) has seen enough; keep Python from complaining at shutdown.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as problem:
-        # db's errors stand apart from ours, because db imports nothing of the rest; this is the seam.
-        storage = sys.modules.get("db.errors")
-        if storage is None or not isinstance(problem, storage.StorageError):
+        message = _storage_message(problem)
+        if message is None:
             raise
-        _fail(problem)
+        _fail(message)
 
 
-def _fail(problem: Exception) -> None:
+def _storage_message(problem: Exception) -> str | None:
+    """What to say about an error of `db` or of a driver under it; None for any other. `db` imports nothing of ours, so
+    its errors have no root in common with ours: this is the seam. Nothing is imported for it here."""
+    errors, alchemy = sys.modules.get("db.errors"), sys.modules.get("sqlalchemy.exc")
+    if errors is not None and isinstance(problem, errors.StorageError):
+        return str(problem)
+    if alchemy is not None and isinstance(problem, alchemy.DBAPIError):
+        return f"the database can't be used: {problem.orig}; check --db, $TIERCACHE_DB or the sweep's `database`."
+    return None
+
+
+def _fail(message: str) -> None:
     # Terminals obey control characters; a file name or value in the message may hold some.
-    text = "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in str(problem))
+    text = "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in message)
     sys.stderr.write(f"error: {text}\n".encode("utf-8", "replace").decode())
     sys.exit(EXIT_BAD_INPUT)
 

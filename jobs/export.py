@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 from db.queries import CellSummary, SweepInfo
-from jobs.report import accuracy_text, bytes_text
+from jobs.report import accuracy_text, bytes_text, device_bytes, share_text
 from tiercache.errors import SpecError
 from tiercache.strict import nearest
 
@@ -57,11 +57,10 @@ def _row(summary: CellSummary) -> dict[str, Any]:
 def _markdown(summaries: Sequence[CellSummary]) -> str:
     lines = [
         "| model | benchmark | protocol | policy | accuracy % [95% CI] | n | no answer | truncated | failed "
-        "| decode tok/s | HBM KV per sequence | of full | host KV | evicted KV |",
+        "| decode tok/s | device KV per sequence | of full | host KV | evicted KV |",
         "|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for row in summaries:
-        host = None if row.ddr_bytes is None else row.ddr_bytes + (row.packed_bytes or 0)
         values = (
             row.model,
             row.benchmark,
@@ -73,9 +72,9 @@ def _markdown(summaries: Sequence[CellSummary]) -> str:
             row.truncated,
             row.failed,
             "–" if row.decode_tokens_per_s is None else f"{row.decode_tokens_per_s:,.0f}",
-            bytes_text(row.hbm_bytes),
-            "–" if row.hbm_share is None else f"{row.hbm_share:.0%}",
-            bytes_text(host),
+            bytes_text(device_bytes(row)),
+            share_text(row),
+            bytes_text(row.ddr_bytes),
             bytes_text(row.evicted_bytes),
         )
         lines.append("| " + " | ".join(str(value).replace("|", "\\|") for value in values) + " |")

@@ -82,13 +82,13 @@ def _plan_table(rows: Sequence[PlanRow]) -> Table:
     title.append(f"   {first.samples:,} samples per policy, {lengths}", style="dim")
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     table.add_column("policy", overflow="fold")
-    for name in ("HBM peak", "of full", "host peak", "full cache", "rows", "GPUs"):
+    for name in ("device peak", "of full", "host peak", "full cache", "rows", "GPUs"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             Text(row.policy),
-            bytes_text(row.hbm_peak_bytes),
-            f"{row.hbm_peak_bytes / row.full_bytes:.0%}" if row.hbm_peak_bytes and row.full_bytes else "–",
+            bytes_text(row.device_peak_bytes),
+            f"{row.device_peak_bytes / row.full_bytes:.0%}" if row.device_peak_bytes and row.full_bytes else "–",
             bytes_text(row.host_peak_bytes),
             bytes_text(row.full_bytes),
             "–" if row.rows is None else str(row.rows),

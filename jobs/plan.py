@@ -20,7 +20,6 @@ from tiercache.shapes import ModelShape, locate, shape_of
 GPU_BYTES = 80 * 2**30  # assumed where the cluster isn't asked
 GPU_USABLE = 0.9  # the rest is left to activations and the allocator
 CHARS_PER_TOKEN = 3.5  # English prose; used only where the model's tokenizer isn't at hand
-CODE_GROUP_BYTES = 8  # scale and zero point of each quantised key or value vector
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class PlanRow:
     samples: int
     prompt_tokens: int
     new_tokens: int
-    hbm_peak_bytes: int | None
+    device_peak_bytes: int | None
     host_peak_bytes: int | None
     full_bytes: int | None
     rows: int | None
@@ -81,9 +80,10 @@ def plan_sweep(sweep: Sweep, benchmarks: Sequence[Benchmark], gpu_bytes: int = G
             if size.note:
                 notes[size.note] = None
             new_tokens = resolve_sampling(benchmark, sweep.sampling).max_new_tokens
-            if shape and shape.max_context and size.prompt_tokens + new_tokens > shape.max_context:
-                total = size.prompt_tokens + new_tokens
-                notes[f"{spec.name} on {benchmark.name}: {total:,} tokens exceed its {shape.max_context:,}."] = None
+            total, longest = size.prompt_tokens + new_tokens, _longest(shape)
+            if longest is not None and total > longest:
+                remedy = "such samples fail; lower sampling.max_new_tokens"
+                notes[f"{spec.name} on {benchmark.name}: {total:,} tokens exceed its {longest:,}: {remedy}."] = None
             for policy in policies:
                 row = _row(sweep, spec, shape, benchmark, policy, size, new_tokens, gpu_bytes)
                 rows[spec.id, benchmark.name, policy.label, index] = row
@@ -91,8 +91,10 @@ def plan_sweep(sweep: Sweep, benchmarks: Sequence[Benchmark], gpu_bytes: int = G
                     short = f"one sequence needs more than the {sweep.engine.hbm_kv_budget:,} bytes of hbm_kv_budget"
                     notes[f"{spec.name}, {policy.label}: {short}."] = None
     if any(row.gpus for row in rows.values()) and sweep.cluster.gpus_per_actor is None:
+        for model in dict.fromkeys(row.model for row in rows.values() if row.gpus and row.gpus > 1):
+            notes[f"{model}: doesn't fit one GPU, and a model isn't split over GPUs yet; use larger ones."] = None
         usable = f"{gpu_bytes / 2**30:g} GiB GPUs, {GPU_USABLE:.0%} usable"
-        notes[f"GPUs: weights and one full-length row, on {usable} (assumed; set cluster.gpus_per_actor)."] = None
+        notes[f"GPUs: weights and one full-length row, on {usable}; both are assumed."] = None
     return Plan(tuple(rows.values()), tuple(notes))
 
 
@@ -106,17 +108,17 @@ def _row(
     new_tokens: int,
     gpu_bytes: int,
 ) -> PlanRow:
-    hbm = host = full = rows = None
+    device = host = full = rows = None
     gpus = sweep.cluster.gpus_per_actor
     if shape is not None:
-        hbm, host, full = sequence_bytes(policy, shape, spec.dtype, size.prompt_tokens, new_tokens)
+        device, host, full = sequence_bytes(policy, shape, spec.dtype, size.prompt_tokens, new_tokens)
         budget = sweep.engine.hbm_kv_budget
-        rows = sweep.engine.max_batch if budget is None else min(sweep.engine.max_batch, budget // hbm)
+        rows = sweep.engine.max_batch if budget is None else min(sweep.engine.max_batch, budget // device)
         if sweep.engine.device == "cpu":
             gpus = 0.0
         elif gpus is None:
             weights = shape.weights_as(spec.dtype)
-            gpus = None if weights is None else float(math.ceil((weights + hbm) / (gpu_bytes * GPU_USABLE)))
+            gpus = None if weights is None else float(math.ceil((weights + device) / (gpu_bytes * GPU_USABLE)))
     return PlanRow(
         model=spec.name,
         benchmark=benchmark.name,
@@ -124,7 +126,7 @@ def _row(
         samples=size.problems * sweep.repeats,
         prompt_tokens=size.prompt_tokens,
         new_tokens=new_tokens,
-        hbm_peak_bytes=hbm,
+        device_peak_bytes=device,
         host_peak_bytes=host,
         full_bytes=full,
         rows=rows,
@@ -137,13 +139,18 @@ def sequence_bytes(
 ) -> tuple[int, int, int]:
     """(device peak, host peak, full cache) in bytes for one sequence of that length.
 
-    The host holds T1 in full precision and T2 as 8-bit codes with a scale and a zero point for each vector.
+    The device holds T0 and the 8-bit codes of T2, the host T1. The last generated token ends the sequence: its keys
+    and values are never written.
     """
-    tokens = footprint(policy, prompt_tokens, new_tokens)
-    per_token = shape.kv_bytes_per_token(dtype)
-    packed_per_token = 2 * shape.layers * shape.kv_heads * (shape.head_dim + CODE_GROUP_BYTES)
-    host = tokens.ddr_peak * per_token + tokens.packed_peak * packed_per_token
-    return tokens.hbm_peak * per_token, host, tokens.full_end * per_token
+    tokens = footprint(policy, prompt_tokens, new_tokens - 1)
+    full = tokens.full_end * shape.kv_bytes_per_token(dtype)
+    return shape.device_bytes(tokens, dtype), shape.host_bytes(tokens, dtype), full
+
+
+def _longest(shape: ModelShape | None) -> int | None:
+    """Most tokens that the engine accepts: the context, or a sliding window, beyond which a model would forget."""
+    known = (shape.max_context, shape.sliding_window) if shape else ()
+    return min((tokens for tokens in known if tokens), default=None)
 
 
 def _model_notes(spec: ModelSpec, shape: ModelShape | None) -> list[str]:

@@ -42,7 +42,7 @@ def _table(rows: Sequence[CellSummary]) -> Table:
     table.add_column("policy", overflow="fold", min_width=16)
     for name in ("accuracy % [95% CI]", "right", "wrong", "none", "cut", "failed"):
         table.add_column(name, justify="right", no_wrap=True)
-    for name in ("decode tok/s", "HBM KV/seq", "of full", "host KV", "evicted", "n"):
+    for name in ("decode tok/s", "device KV", "of full", "host KV", "evicted", "n"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(*_cells(row))
@@ -51,9 +51,6 @@ def _table(rows: Sequence[CellSummary]) -> Table:
 
 def _cells(row: CellSummary) -> list[RenderableType]:
     counts = (row.correct, row.wrong, row.no_answer, row.truncated, row.failed)
-    host = (
-        None if row.ddr_bytes is None and row.packed_bytes is None else (row.ddr_bytes or 0) + (row.packed_bytes or 0)
-    )
     speed = f"{row.decode_tokens_per_s:,.0f}" if row.decode_tokens_per_s is not None else "–"
     if row.exclusive is False and row.decode_tokens_per_s is not None:
         speed += "*"
@@ -63,9 +60,9 @@ def _cells(row: CellSummary) -> list[RenderableType]:
         Text(accuracy_text(row), style="bold"),
         *(Text(str(count)) for count in counts),
         Text(speed),
-        Text(bytes_text(row.hbm_bytes)),
-        Text("–" if row.hbm_share is None else f"{row.hbm_share:.0%}"),
-        Text(bytes_text(host)),
+        Text(bytes_text(device_bytes(row))),
+        Text(share_text(row)),
+        Text(bytes_text(row.ddr_bytes)),
         Text(bytes_text(row.evicted_bytes)),
         Text(shown),
     ]
@@ -73,12 +70,23 @@ def _cells(row: CellSummary) -> list[RenderableType]:
 
 def _caption(rows: Sequence[CellSummary]) -> Text:
     lines = [
-        "none: no answer found; cut: token limit reached before one. KV bytes: mean of one sequence over its decoding,"
+        "none: no answer found; cut: token limit reached before one. KV bytes of one sequence, mean over its decoding",
+        "(evicted: at its end). device: full precision and 8-bit codes; of full: over the full cache at the same time.",
     ]
-    lines.append("evicted: at its end; of full: HBM KV over what the full cache would hold at the same steps.")
     if any(row.exclusive is False for row in rows):
         lines.append("* other engines ran on the same machine: compare such speeds with care.")
     return Text("\n".join(lines), style="dim")
+
+
+def device_bytes(row: CellSummary) -> float | None:
+    """KV bytes that one sequence holds on the device: full precision and quantised codes."""
+    return None if row.hbm_bytes is None else row.hbm_bytes + (row.packed_bytes or 0)
+
+
+def share_text(row: CellSummary) -> str:
+    """Device bytes in per cent of the full cache's, or a dash."""
+    held = device_bytes(row)
+    return "–" if held is None or not row.full_bytes else f"{held / row.full_bytes:.0%}"
 
 
 def accuracy_text(row: CellSummary) -> str:

@@ -21,7 +21,7 @@ _DESCRIBING = (
     "generation_config.json",
     "chat_template.jinja",
 )
-_WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt")
+_WEIGHTS = (".safetensors", ".gguf")  # pickled weights can run code and are never read
 
 
 @dataclass(frozen=True)

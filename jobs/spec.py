@@ -90,7 +90,8 @@ class EngineSpec(Strict):
 class ClusterSpec(Strict):
     """Where the work runs.
 
-    gpus_per_actor  GPUs that one model copy takes; null decides from the machine: 1 where there are GPUs, else 0.
+    gpus_per_actor  GPUs reserved for each actor; null decides from the cluster: 1 where there are GPUs, else 0. A
+                    model isn't split over GPUs: more than 1 reserves without using.
     cpus_per_actor  CPUs reserved for each actor.
     max_actors      most actors at once; null uses what the cluster has.
     shard_size      samples handed to an actor at a time: the unit of retry.

@@ -85,7 +85,7 @@ class Trainer:
 
     def step(self) -> float:
         """One optimiser step; returns the loss."""
-        start, p = time.perf_counter(), self.progress
+        start, p = time.process_time(), self.progress
         batch = draw_batch(self.run.seed, p.step, p.stage, self.run.tokens_per_step)
         set_rate(self.optimizers, rate(p.step, self.run.done(p)))
         logits = self.net(batch.ids[:, :-1], batch.positions[:, :-1], batch.first - 1)
@@ -100,7 +100,7 @@ class Trainer:
         self.observe(batch, logits.argmax(-1) == target)
         p.step += 1
         p.tokens += batch.ids.numel()
-        p.trained_s += time.perf_counter() - start
+        p.trained_s += time.process_time() - start
         return loss.item()
 
     def token_weights(self, batch: Batch, chain_tokens: int) -> Tensor:

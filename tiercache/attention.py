@@ -25,12 +25,6 @@ class Partial:
     weights: Tensor
 
 
-def grouped(query: Tensor, kv_heads: int) -> Tensor:
-    """[rows, heads, 1, d] -> [rows, kv_heads, group, d]: the queries that read one KV head, without repeating it."""
-    rows, heads, _, dim = query.shape
-    return query.reshape(rows, kv_heads, heads // kv_heads, dim)
-
-
 def partial_attention(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scaling: float) -> Partial:
     """query [rows, kv_heads, group, d]; keys, values [rows, kv_heads, slots, d]; bias [rows, 1, 1, slots] or None."""
     logits = torch.matmul(query, keys.transpose(2, 3)).mul_(scaling)

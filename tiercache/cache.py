@@ -61,6 +61,10 @@ class TieredCache:
         per_slot = torch.int32.itemsize + sum(dtype.itemsize for dtype in self.hbm.fields.values())
         return per_slot * self.geometry.layers * self.geometry.kv_heads
 
+    def allocated_bytes(self) -> int:
+        """Bytes of all stores' planes, unused slots and metadata included."""
+        return sum(store.allocated_bytes() for store in self.stores)
+
     def join(self, prompts: Sequence[int], seeds: Sequence[int]) -> slice:
         """Adds sequences with these prompt lengths; returns their rows, with slots reserved for prompt and one more."""
         first = self.rows
@@ -88,27 +92,32 @@ class TieredCache:
             sequence.usage.before_event(sequence.tiers)
         self._events(range(rows.start, rows.stop), reuse=False)
 
-    def open_slots(self) -> Tensor:
-        """Makes room for one token in each row and returns its slot, int64 [layers, rows, kv_heads]."""
+    def open_slots(self) -> tuple[Tensor, Tensor]:
+        """Makes room for one token in each row.
+
+        Returns:
+            its slot, int64 [layers, rows, kv_heads], and its true position, the number of tokens truly seen before it,
+            int64 [rows].
+        """
         extents = self.hbm.extents
         self.hbm.reserve(0, max(extents) + 1)
         rows, (layers, heads) = self.rows, (self.geometry.layers, self.geometry.kv_heads)
         device = self.hbm.device
-        slots = torch.tensor(extents, device=device).view(1, rows, 1).expand(layers, rows, heads)
+        ends, seen = torch.tensor([extents, [each.tiers.seen for each in self.sequences]], device=device)
+        slots = ends.view(1, rows, 1).expand(layers, rows, heads)
         holes = [sequence.hole for sequence in self.sequences]
         if any(holes):
             hole = torch.tensor(holes, device=device).view(1, rows, 1)
             slots = torch.where(hole, self._victims[:, :rows], slots)
-        seen = torch.tensor([tier.seen for tier in self.tiers], dtype=torch.int32, device=device)
         index = slots.unsqueeze(-1)
-        self.hbm.planes["pos"][:, :rows].scatter_(3, index, seen.view(1, rows, 1, 1).expand_as(index))
+        self.hbm.planes["pos"].scatter_(3, index, seen.int().view(1, rows, 1, 1).expand_as(index))
         for name in self.hbm.fields:
-            self.hbm.planes[name][:, :rows].scatter_(3, index, 0)
+            self.hbm.planes[name].scatter_(3, index, 0)
         for row, sequence in enumerate(self.sequences):
             sequence.tiers.append()
             extents[row] += not sequence.hole
             sequence.hole = False
-        return slots
+        return slots, seen
 
     def settle(self) -> None:
         """Runs each row's event if one is due after a decode step, and books the step."""

@@ -183,22 +183,14 @@ class Engine:
             step = DecodeStep(cache)
             device = self.loaded.device
             tokens = torch.tensor([row.tokens[-1] for row in rows], device=device).unsqueeze(1)
-            positions = torch.tensor(step.positions, device=device).unsqueeze(1)
-            hidden = hf.hidden_states(self.loaded.model, tokens, positions, step)
+            hidden = hf.hidden_states(self.loaded.model, tokens, step.positions.unsqueeze(1), step)
             cache.settle()
             self._next_tokens(hidden[:, -1], rows)
         yield from self._retire(cache, rows, meter)
 
     def _next_tokens(self, hidden: Tensor, rows: list[_Row]) -> None:
         logits = hf.logits(self.loaded.model, hidden)
-        device = logits.device
-        chosen = sample(
-            logits,
-            torch.tensor([row.request.sampling.temperature for row in rows], device=device),
-            torch.tensor([row.request.sampling.top_p for row in rows], device=device),
-            torch.tensor([row.request.seed for row in rows], device=device),
-            torch.tensor([len(row.tokens) for row in rows], device=device),
-        )
+        chosen = sample(logits, [(row.request.sampling, row.request.seed, len(row.tokens)) for row in rows])
         for row, token in zip(rows, chosen.tolist(), strict=True):
             row.tokens.append(token)
 

@@ -8,7 +8,6 @@ from statistics import quantiles
 import torch
 
 from tiercache.cache import TieredCache
-from tiercache.ledger import Traffic
 from tiercache.requests import RunStats
 
 
@@ -19,10 +18,9 @@ class Meter:
         self.device = device
         self._steps: list[float] = []
         self._first_tokens: list[float] = []
-        self._prefill_tokens = self._decode_tokens = self._sequences = self._max_rows = self._allocated = 0
+        self._prefill_tokens = self._decode_tokens = self._sequences = self._max_rows = 0
         self._prefill_s = 0.0
-        self._caches: list[Traffic] = []
-        self._cache: TieredCache | None = None
+        self._caches: list[TieredCache] = []
         self._baseline = 0
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
@@ -30,8 +28,7 @@ class Meter:
 
     def watch(self, cache: TieredCache) -> None:
         """Follows a cache's traffic and allocation; a retry after running out of memory brings a new one."""
-        self._cache = cache
-        self._caches.append(cache.traffic)
+        self._caches.append(cache)
 
     @contextmanager
     def prefill(self, tokens: int) -> Iterator[None]:
@@ -39,7 +36,6 @@ class Meter:
         yield
         self._prefill_s += self._now() - start
         self._prefill_tokens += tokens
-        self._look()
 
     @contextmanager
     def decode(self, rows: int) -> Iterator[None]:
@@ -49,7 +45,6 @@ class Meter:
         self._steps.append(self._now() - start)
         self._decode_tokens += rows
         self._max_rows = max(self._max_rows, rows)
-        self._look()
 
     def first_token(self, seconds: float) -> None:
         self._first_tokens.append(seconds)
@@ -70,16 +65,12 @@ class Meter:
             step_p99_s=percentile(self._steps, 99),
             ttft_p50_s=percentile(self._first_tokens, 50),
             max_rows=self._max_rows,
-            allocated_bytes_peak=self._allocated,
+            # Stores never shrink while they live, so what they hold at the end is their peak.
+            allocated_bytes_peak=max((cache.allocated_bytes() for cache in self._caches), default=0),
             device_peak_bytes=torch.cuda.max_memory_allocated(self.device) - self._baseline if cuda else None,
-            bytes_to_host=sum(traffic.to_host for traffic in self._caches),
-            bytes_to_device=sum(traffic.to_device for traffic in self._caches),
+            bytes_to_host=sum(cache.traffic.to_host for cache in self._caches),
+            bytes_to_device=sum(cache.traffic.to_device for cache in self._caches),
         )
-
-    def _look(self) -> None:
-        if self._cache is not None:
-            held = sum(store.allocated_bytes() for store in self._cache.stores)
-            self._allocated = max(self._allocated, held)
 
     def _now(self) -> float:
         if self.device.type == "cuda":

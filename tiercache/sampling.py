@@ -1,24 +1,28 @@
 """Choosing the next token of every running row at once."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from tiercache.requests import Sampling
 from tiercache.scorers import mix
 
 
-def sample(logits: Tensor, temperature: Tensor, top_p: Tensor, seeds: Tensor, counts: Tensor) -> Tensor:
-    """logits [rows, vocab] -> token ids [rows].
+def sample(logits: Tensor, rows: Sequence[tuple[Sampling, int, int]]) -> Tensor:
+    """logits [rows, vocab] and, for each row, its sampling, its seed and the tokens drawn so far -> token ids [rows].
 
     A row with temperature 0 takes the argmax. Otherwise a token is drawn by inverting the cumulative distribution,
     most probable first, over the smallest set that holds `top_p` of the mass. The one uniform number that this needs is
     a hash of (seed, tokens drawn so far), so a row's text depends neither on its neighbours nor on the device.
-
-    Args:
-        temperature, top_p: float [rows]. seeds, counts: int64 [rows].
     """
     greedy = logits.argmax(-1)
-    if not bool((temperature > 0).any()):
+    if not any(sampling.temperature > 0 for sampling, _, _ in rows):
         return greedy
+    device = logits.device
+    temperature = torch.tensor([s.temperature for s, _, _ in rows], dtype=torch.float64, device=device)
+    top_p = torch.tensor([s.top_p for s, _, _ in rows], dtype=torch.float64, device=device)
+    seeds, counts = torch.tensor([[seed, count] for _, seed, count in rows], device=device).unbind(1)
     scaled = logits.double() / temperature.clamp_min(1e-6).unsqueeze(1)
     probabilities, order = torch.softmax(scaled, dim=-1).sort(dim=-1, descending=True, stable=True)
     cumulative = probabilities.cumsum(-1)

@@ -13,6 +13,7 @@ from typing import Any
 
 from tiercache.errors import ModelError
 from tiercache.model_spec import EMBEDDED, ModelSpec
+from tiercache.placement import Footprint
 from tiercache.strict import nearest
 
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
@@ -47,6 +48,18 @@ class ModelShape:
     def kv_bytes_per_token(self, dtype: str = "auto") -> int:
         """Bytes of one token's keys and values over all layers and KV heads."""
         return 2 * self.layers * self.kv_heads * self.head_dim * ELEMENT_BYTES[self.resolve(dtype)]
+
+    def packed_bytes_per_token(self) -> int:
+        """The same at 8 bits (T2): a code for each element, a float32 scale and zero for each key and value vector."""
+        return 2 * self.layers * self.kv_heads * (self.head_dim + 2 * ELEMENT_BYTES["float32"])
+
+    def device_bytes(self, tokens: Footprint, dtype: str = "auto") -> int:
+        """Most device bytes of one sequence, by the rule of the engine's admission: T0 and T2, each at its peak."""
+        return tokens.hbm_peak * self.kv_bytes_per_token(dtype) + tokens.packed_peak * self.packed_bytes_per_token()
+
+    def host_bytes(self, tokens: Footprint, dtype: str = "auto") -> int:
+        """Most host bytes of one sequence: T1, in full precision."""
+        return tokens.ddr_peak * self.kv_bytes_per_token(dtype)
 
     def weights_as(self, dtype: str = "auto") -> int | None:
         """Bytes of the weights when loaded as `dtype`."""

@@ -12,7 +12,6 @@ from tiercache.attention import (
     Partial,
     combine,
     fused_attention,
-    grouped,
     partial_attention,
     prefill_attention_with_mass,
     softmax_attention,
@@ -62,33 +61,34 @@ class DecodeStep:
 
     def __init__(self, cache: TieredCache) -> None:
         self.cache = cache
-        self.positions = [tier.seen for tier in cache.tiers]  # true positions: tokens truly seen before
-        self.slots = cache.open_slots()
+        slots, self.positions = cache.open_slots()  # positions: int64 [rows]
         self.needs_mass = cache.policy.needs_attention
         self.tiers = [store for store in cache.stores if store.used()]
         self.biases = [_bias(store) for store in self.tiers]
-        self._index = self.slots[..., None, None].expand(-1, -1, -1, 1, cache.geometry.head_dim)
+        # Views for all layers at once: a slice for each layer would cost more than its attention on a small model.
+        self._keys, self._values = (cache.hbm.planes[side].unbind(0) for side in ("k", "v"))
+        self._used_keys, self._used_values = cache.hbm.views()
+        self._index = slots[..., None, None].expand(-1, -1, -1, 1, cache.geometry.head_dim).unbind(0)
         self._book_reads()
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        hbm, rows = self.cache.hbm, key.shape[0]
-        hbm.planes["k"][layer, :rows].scatter_(2, self._index[layer], key)
-        hbm.planes["v"][layer, :rows].scatter_(2, self._index[layer], value)
+        self._keys[layer].scatter_(2, self._index[layer], key)
+        self._values[layer].scatter_(2, self._index[layer], value)
+        rows, heads, _, dim = query.shape
+        # The group stands where a kernel expects several queries of one head: no head is repeated.
+        query = query.reshape(rows, self.cache.geometry.kv_heads, -1, dim)
         if len(self.tiers) > 1:
             out = self._over_tiers(layer, query, scaling)
+        elif self.needs_mass:
+            keys, values = self._used_keys[layer], self._used_values[layer]
+            out, weights = softmax_attention(query, keys, values, self.biases[0], scaling)
+            self.cache.hbm.planes["mass"][layer, :rows, :, : keys.shape[2]] += weights.sum(2)
         else:
-            keys, values = hbm.layer(layer)
-            bias = self.biases[0]
-            if not self.needs_mass:
-                out = fused_attention(query, keys, values, bias, scaling)
-                return out.transpose(1, 2)
-            grouped_query = grouped(query, key.shape[1])
-            out, weights = softmax_attention(grouped_query, keys, values, bias, scaling)
-            hbm.planes["mass"][layer, :rows, :, : keys.shape[2]] += weights.sum(2)
-        return out.reshape(rows, 1, query.shape[1], query.shape[3])
+            out = fused_attention(query, self._used_keys[layer], self._used_values[layer], self.biases[0], scaling)
+        return out.reshape(rows, 1, heads, dim)
 
     def _over_tiers(self, layer: int, query: Tensor, scaling: float) -> Tensor:
-        query = grouped(query, self.cache.geometry.kv_heads)
+        """Attention of queries [rows, kv_heads, group, d] over all tiers, and its mass to their slot fields."""
         parts: list[Partial] = []
         for store, bias in zip(self.tiers, self.biases, strict=True):
             keys, values = store.layer(layer)

@@ -111,8 +111,14 @@ class TierStore:
         """Slots that any running row uses."""
         return max(self.extents, default=0)
 
+    def views(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Keys and values of all layers for all running rows, each [rows, kv_heads, used, head_dim], as views."""
+        rows, used = self.rows, self.used()
+        keys, values = (self.planes[side][:, :rows, :, :used].unbind(0) for side in ("k", "v"))
+        return keys, values
+
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of one layer for all running rows, each [rows, kv_heads, used, head_dim], as views."""
+        """Keys and values of one layer, in full precision: views, or unpacked copies where the tier is packed."""
         rows, used = self.rows, self.used()
         return self.planes["k"][layer, :rows, :, :used], self.planes["v"][layer, :rows, :, :used]
 

@@ -8,7 +8,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -109,7 +109,7 @@ class Benchmark(ABC):
         ids = {problem.id for problem in problems}
         if len(ids) < len(problems):
             raise BenchmarkError(f"{self.name}: {len(problems) - len(ids)} problems share an id with another.")
-        return problems
+        return _in_order(problems)
 
     def load(self) -> list[Problem]:
         """The first `n` problems.
@@ -132,6 +132,15 @@ class Benchmark(ABC):
             "prompt_mode": self.prompt_mode,
             "system": self.system,
         }
+
+
+def _in_order(problems: list[Problem]) -> list[Problem]:
+    """Ids that sort in the benchmark's own order, so that the database can tell the first n: numbered if need be."""
+    ids = [problem.id for problem in problems]
+    if ids == sorted(ids):
+        return problems
+    width = len(str(len(problems) - 1))
+    return [replace(problem, id=f"{index:0{width}d}-{problem.id}") for index, problem in enumerate(problems)]
 
 
 def content_hash(rows: Iterable[object]) -> str:

@@ -39,7 +39,7 @@ def serve(database):
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         url = database(kind)
-        started.append(subprocess.Popen(command(url, port), env=environment(url), stdout=subprocess.DEVNULL))
+        started.append(subprocess.Popen(command(port), env=environment(url), stdout=subprocess.DEVNULL))
         address = f"http://127.0.0.1:{port}"
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
@@ -73,17 +73,18 @@ def settled(page, title):
 
 def test_empty(serve, browser, screenshots):
     address = serve("missing")
-    page = browser.new_page(viewport={"width": 1280, "height": 720})
+    page = browser.new_page(viewport={"width": 1400, "height": 800})
     for path, title in PAGES.items():
-        page.goto(f"{address}/{path}" if path != "sweeps" else address)
+        page.goto(f"{address}/{path}")
         settled(page, title).get_by_text("tiercache run sweeps/demo.yaml").wait_for()
+        assert page.get_by_text("Page not found").count() == 0
         page.screenshot(path=screenshots / f"empty-{path}.png")
     page.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_compare(filled_address, browser, screenshots, scheme):
-    page = browser.new_page(viewport={"width": 1440, "height": 1000}, color_scheme=scheme)
+    page = browser.new_page(viewport={"width": 1400, "height": 1000}, color_scheme=scheme)
     page.goto(f"{filled_address}/compare?axis=share")
     settled(page, "Compare")
     page.locator(".js-plotly-plot .scatterlayer .point").first.wait_for(timeout=30_000)
@@ -98,9 +99,10 @@ def test_compare(filled_address, browser, screenshots, scheme):
 
 
 def test_sweeps_and_samples(filled_address, browser, screenshots, made_up):
-    page = browser.new_page(viewport={"width": 1440, "height": 1000})
+    page = browser.new_page(viewport={"width": 1400, "height": 1000})
     page.goto(filled_address)
     settled(page, "Sweeps").get_by_text("339 of 400").wait_for()
+    assert page.url.startswith(f"{filled_address}/sweeps?sweep=")  # what the address bar holds can be shared
     snap(page, screenshots / "sweeps.png")
     cell, other = (made_up.cell(place, 40).fingerprint for place in (4, 0))
     page.goto(f"{filled_address}/samples?cell={cell}&sample=0:problem-002&beside={other}")

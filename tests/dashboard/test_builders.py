@@ -83,6 +83,35 @@ def test_scatter_has_one_mark_a_policy_with_its_interval(cells, look):
     assert mark.marker.color == look[cell.policy].colour
 
 
+def test_throughput_of_a_shared_node_is_marked(cells, look):
+    symbols = {trace.name: trace.marker.symbol for trace in figures.accuracy_against_throughput(cells, look).data}
+    assert [name for name, symbol in symbols.items() if symbol.endswith("-open")] == ["streaming budget=0.5"]
+    alone = [cell for cell in cells if cell.exclusive]
+    assert "hollow" not in figures.accuracy_against_throughput(alone, look).to_json()
+    assert "hollow" not in figures.accuracy_against_memory(cells, look).to_json()
+
+
+def test_long_labels_break_between_settings_and_leave_room_for_the_legend(cells):
+    label = "hierarchy hbm=0.3 evict=0.03 recent=32 every=16"
+    assert wording.wrapped(label) == "hierarchy hbm=0.3 evict=0.03<br>recent=32 every=16"
+    assert wording.wrapped("a<b " * 10).count("<br>") == 1
+    assert wording.wrapped("a<b").startswith("a&lt;b")
+    short = figures.accuracy_against_memory(cells[:2], looks((c.policy, c.policy_name) for c in cells))
+    long = dataclasses.replace(cells[1], policy=label)
+    tall = figures.accuracy_against_memory([cells[0], long], looks([("full", "full"), (label, "hierarchy")]))
+    assert tall.layout.height > short.layout.height
+
+
+def test_charts_side_by_side_are_of_one_height(cells, look):
+    unmeasured = [dataclasses.replace(cells[0], decode_tokens_per_s=None), *cells[1:]]
+    left, right = (
+        figures.accuracy_against_memory(unmeasured, look),
+        figures.accuracy_against_throughput(unmeasured, look),
+    )
+    assert left.layout.height == right.layout.height
+    assert len(left.data) == len(right.data) + 1
+
+
 def test_bars_of_equal_labels_stay_apart(cells):
     twin = dataclasses.replace(cells[0], fingerprint="another")
     assert len(set(figures.outcome_bars([cells[0], twin]).data[0].y)) == 2
@@ -151,16 +180,19 @@ def test_wording():
 
 def test_launch_binds_to_loopback_and_keeps_the_url_out_of_sight():
     secret = "postgresql://me:hunter2@host/db"
-    words = launch.command(secret, 8501)
+    words = launch.command(8501)
     assert words[1:4] == ["-m", "streamlit", "run"]
     assert {"--server.address=127.0.0.1", "--server.port=8501", "--server.headless=true"} <= set(words)
     assert "--browser.gatherUsageStats=false" in words
     assert "hunter2" not in " ".join(words)
     assert launch.environment(secret)["TIERCACHE_DB"] == secret
     assert launch.APP.exists()
-    for url, port in (("", 8501), (secret, 0), (secret, 70000)):
-        with pytest.raises(ValueError, match=r"allowed|empty"):
-            launch.command(url, port)
+    assert "--server.address=0.0.0.0" in launch.command(8501, "0.0.0.0")
+    for port in (0, 70000):
+        with pytest.raises(ValueError, match="allowed"):
+            launch.command(port)
+    with pytest.raises(ValueError, match="empty"):
+        launch.environment("")
 
 
 def test_importing_the_dashboard_loads_no_engine():

@@ -1,7 +1,7 @@
 """Benchmarks: their data are checked on loading, and every reference passes its own grader."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,27 @@ def test_gsm8k_prompt_modes(jsonl: Jsonl) -> None:
 
 def test_own_schema(jsonl: Jsonl) -> None:
     benchmark = one(jsonl([{"id": "a", "prompt": "1+1?", "reference": "2"}, {"id": 7, "prompt": "p", "reference": 3}]))
-    assert [(p.id, p.prompt, p.reference) for p in benchmark.load()] == [("a", "1+1?", "2"), ("7", "p", "3")]
+    assert [(p.prompt, p.reference) for p in benchmark.load()] == [("1+1?", "2"), ("p", "3")]
+
+
+def own_rows(ids: Iterable[object]) -> list[Any]:
+    return [{"id": name, "prompt": "p", "reference": 5} for name in ids]
+
+
+def test_ids_sort_in_the_order_of_the_data(jsonl: Jsonl) -> None:
+    """The database tells a sweep's first n problems by their ids."""
+    assert [p.id for p in one(jsonl(own_rows("abc"))).load()] == ["a", "b", "c"]
+    ids = [p.id for p in one(jsonl(own_rows(range(12)))).load()]
+    assert ids == sorted(ids)
+    assert (ids[0], ids[2], ids[11]) == ("00-0", "02-2", "11-11")
+    long = [p.id for p in one(jsonl(ROWS * 3400)).load()]
+    assert len(long) == 10_200
+    assert long == sorted(long)
+
+
+def test_the_first_n_keep_their_ids(jsonl: Jsonl) -> None:
+    path = jsonl(own_rows(range(12)))
+    assert one(path, n=3).load() == one(path).load()[:3]
 
 
 BAD = [

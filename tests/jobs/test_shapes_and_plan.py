@@ -137,16 +137,62 @@ def test_shape_of_a_gguf_file(tmp_path: Path) -> None:
 
 
 def test_sequence_bytes_of_full_and_of_a_budget() -> None:
+    """100 prompt tokens and 1,900 new ones: the last one's keys and values are never written."""
     shape = KNOWN[DISTILL + "Qwen-7B"]
-    full = sequence_bytes(parse_policy("full"), shape, "auto", 100, 1900)
-    assert full == (114_688_000, 0, 114_688_000)
-    hbm, host, whole = sequence_bytes(parse_policy({"name": "h2o", "budget": 512}), shape, "auto", 100, 1900)
-    assert hbm == 513 * 57_344  # one above the budget: the newest token is in before another leaves
-    assert (host, whole) == (0, 114_688_000)
-    kept = sequence_bytes(parse_policy({"name": "hierarchy", "hbm": 0.3, "evict": 0}), shape, "auto", 100, 1900)
-    assert kept[0] + kept[1] >= whole  # nothing is lost, and what isn't on the device is on the host
-    packed = {"name": "hierarchy", "hbm": 0.3, "packed": 0.7, "evict": 0}
-    assert sequence_bytes(parse_policy(packed), shape, "auto", 100, 1900)[1] < 0.6 * kept[1]
+    whole = 1999 * 57_344
+    assert sequence_bytes(parse_policy("full"), shape, "auto", 100, 1900) == (whole, 0, whole)
+    one_above = 513 * 57_344  # the newest token is in before another leaves
+    h2o = parse_policy({"name": "h2o", "budget": 512})
+    assert sequence_bytes(h2o, shape, "auto", 100, 1900) == (one_above, 0, whole)
+    device, host, _ = sequence_bytes(
+        parse_policy({"name": "hierarchy", "hbm": 0.3, "evict": 0}), shape, "auto", 100, 1900
+    )
+    assert device + host >= whole  # nothing is lost, and what isn't on the device is on the host
+
+
+def test_quantised_tokens_are_counted_on_the_device() -> None:
+    shape = KNOWN[DISTILL + "Qwen-7B"]
+    assert shape.packed_bytes_per_token() == 2 * 28 * 4 * (128 + 8)  # codes, a float32 scale and a float32 zero
+    none, some = (
+        sequence_bytes(parse_policy({"name": "hierarchy", "hbm": 0.3, "evict": 0, **packed}), shape, "auto", 100, 1900)
+        for packed in ({}, {"packed": 0.4})
+    )
+    assert some[0] > none[0]
+    assert some[1] < none[1]
+    everything = parse_policy({"name": "hierarchy", "hbm": 0, "evict": 0, "packed": 1})
+    assert sequence_bytes(everything, shape, "auto", 100, 1900)[1] == 0
+
+
+POLICIES: list[Any] = [
+    "full",
+    {"name": "streaming", "budget": 64},
+    {"name": "h2o", "budget": 0.4, "pin_prompt": True},
+    {"name": "random", "budget": 0.5},
+    {"name": "hierarchy", "hbm": 0.3, "evict": 0.1, "every": 8, "recent": 8},
+    {"name": "hierarchy", "hbm": 0.3, "evict": 0.1, "packed": 0.4, "every": 8, "recent": 8},
+    {"name": "hierarchy", "hbm": 0.0, "evict": 0, "packed": 1.0, "every": 8, "recent": 8},
+]
+
+
+@pytest.mark.parametrize("entry", POLICIES, ids=str)
+@pytest.mark.parametrize("new", [1, 2, 65])
+def test_plan_agrees_with_admission(entry: Any, new: int) -> None:
+    """The engine admits by the bytes that the plan prints: same tokens, same formula, same dimensions."""
+    torch = pytest.importorskip("torch")
+    from types import SimpleNamespace
+
+    from tiercache.engine import Engine
+    from tiercache.requests import Request, Sampling
+    from tiercache.store import Geometry
+
+    shape = shape_from_config({**CONFIG, "num_key_value_heads": 2, "torch_dtype": "float16"}, "c")
+    geometry = Geometry(layers=2, query_heads=4, kv_heads=2, head_dim=16, dtype=torch.float16)
+    assert geometry.token_bytes == shape.kv_bytes_per_token()
+    assert geometry.packed_token_bytes == shape.packed_bytes_per_token()
+    engine = Engine(SimpleNamespace(geometry=geometry))  # type: ignore[arg-type]
+    request = Request("r", tuple(range(40)), Sampling(max_new_tokens=new), seed=0)
+    policy = parse_policy(entry)
+    assert sequence_bytes(policy, shape, "auto", 40, new)[0] == engine._reserved_bytes(request, policy)
 
 
 def plan_of(data: dict[str, Any]) -> Plan:
@@ -176,22 +222,30 @@ def test_plan_says_when_nothing_fits(sweep_data: dict[str, Any]) -> None:
 
 def test_plan_warns_about_the_context_and_the_window(sweep_data: dict[str, Any], model_folder: Path) -> None:
     config = json.loads((model_folder / "config.json").read_text())
-    config |= {"max_position_embeddings": 64, "model_type": "mistral", "sliding_window": 16}
-    (model_folder / "config.json").write_text(json.dumps(config))
+    path = model_folder / "config.json"
+    path.write_text(json.dumps({**config, "max_position_embeddings": 64}))
+    assert any("exceed its 64" in note for note in plan_of(sweep_data).notes)
+    path.write_text(json.dumps({**config, "model_type": "mistral", "sliding_window": 16}))
     notes = " ".join(plan_of(sweep_data).notes)
-    assert "exceed its 64" in notes
+    assert "exceed its 16" in notes  # the engine refuses what a window would forget
     assert "sliding window of 16" in notes
+
+
+def test_plan_says_when_a_model_is_too_large_for_one_gpu(sweep_data: dict[str, Any]) -> None:
+    planned = plan_of({**sweep_data, "models": [DISTILL + "Llama-70B"], "policies": ["full"]})
+    assert planned.rows[0].gpus == 2
+    assert any("isn't split over GPUs" in note for note in planned.notes)
 
 
 def test_cluster_grid_is_planned_without_network() -> None:
     sweep = load_sweep(ROOT / "sweeps" / "papers_full.yaml")
     planned = plan_sweep(sweep, parse_benchmarks(sweep.benchmarks))
-    assert all(row.hbm_peak_bytes and row.gpus for row in planned.rows)
+    assert all(row.device_peak_bytes and row.gpus for row in planned.rows)
     assert any("assumed" in note for note in planned.notes)
     assert any("not pinned" in note for note in planned.notes)
 
 
 def test_unknown_hub_models_are_planned_without_bytes(sweep_data: dict[str, Any]) -> None:
     planned = plan_of({**sweep_data, "models": ["someone/unheard-of"]})
-    assert {row.hbm_peak_bytes for row in planned.rows} == {None}
+    assert {row.device_peak_bytes for row in planned.rows} == {None}
     assert any("aren't known" in note for note in planned.notes)

@@ -137,7 +137,7 @@ def test_a_position_that_drifts_would_be_noticed(monkeypatch: pytest.MonkeyPatch
         def __init__(self, cache: TieredCache) -> None:
             kept = [tier.live for tier in cache.tiers]
             super().__init__(cache)
-            self.positions = kept
+            self.positions = torch.tensor(kept)
 
     monkeypatch.setattr(module, "DecodeStep", Drifted)
     assert generate(loaded("llama"), batch, policy)[0].tokens != true[0].tokens

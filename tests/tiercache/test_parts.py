@@ -12,6 +12,7 @@ from torch.testing import assert_close
 from tiercache.attention import combine, partial_attention, prefill_attention_with_mass, softmax_attention
 from tiercache.policy import parse_policy
 from tiercache.quantize import dequantize, quantize
+from tiercache.requests import Sampling
 from tiercache.sampling import sample, uniform
 from tiercache.scorers import make_scorer, mix
 
@@ -128,10 +129,9 @@ def test_uniform_numbers_are_uniform() -> None:
 def test_sampled_frequencies_follow_the_softmax_and_top_p_cuts_the_tail() -> None:
     n = 20_000
     logits = torch.tensor([2.0, 1.0, 0.0, -1.0]).expand(n, 4)
-    seeds, counts = torch.arange(n), torch.full((n,), 5)
 
     def frequencies(temperature: float, top_p: float) -> torch.Tensor:
-        drawn = sample(logits, torch.full((n,), temperature), torch.full((n,), top_p), seeds, counts)
+        drawn = sample(logits, [(Sampling(temperature, top_p), seed, 5) for seed in range(n)])
         return torch.bincount(drawn, minlength=4) / n
 
     expected = torch.softmax(logits[0] / 0.7, -1)
@@ -144,8 +144,7 @@ def test_sampled_frequencies_follow_the_softmax_and_top_p_cuts_the_tail() -> Non
 
 def test_greedy_rows_are_untouched_by_sampled_neighbours() -> None:
     logits = torch.randn(6, 50, generator=torch.Generator().manual_seed(0))
-    temperature = torch.tensor([0.0, 1.0, 0.0, 1.0, 0.0, 1.0])
-    drawn = sample(logits, temperature, torch.ones(6), torch.arange(6), torch.zeros(6, dtype=torch.long))
+    drawn = sample(logits, [(Sampling(temperature=row % 2), row, 0) for row in range(6)])
     assert torch.equal(drawn[::2], logits.argmax(-1)[::2])
 
 
