@@ -91,7 +91,7 @@ def outcome_bars(cells: Sequence[CellSummary]) -> go.Figure:
         )
     beside = {"x": 1.015, "xref": "paper", "xanchor": "left", "showarrow": False}
     cut_off = [
-        {**beside, "y": name, "text": percent(cell.truncation_rate, 0)}
+        {**beside, "y": name, "text": "–" if cell.truncation_rate is None else percent(cell.truncation_rate, 0)}
         for name, cell in zip(names, ordered, strict=True)
     ]
     heading = {**beside, "y": 1.0, "yref": "paper", "yanchor": "bottom", "text": "cut off"}
@@ -140,6 +140,9 @@ def memory_bars(cells: Sequence[CellSummary]) -> go.Figure:
     )
     figure.update_layout(barmode="stack", bargap=0.35)
     figure.update_xaxes(title={"text": f"KV bytes per sequence, mean ({unit}, logical)"}, rangemode="tozero")
+    if not ordered:
+        _say_nothing_measured(figure)
+        figure.update_yaxes(showticklabels=False)
     figure.update_yaxes(title={"text": "Policy"}, showgrid=False, range=[-0.5, max(len(ordered), 1) - 0.5])
     return _finished(figure, "Memory by tier", plot_height=_bars_height(ordered), legend_height=2 * LEGEND_ROW_HEIGHT)
 
@@ -180,13 +183,17 @@ def _accuracy_scatter(
 ) -> go.Figure:
     require_one_protocol(cells)
     figure = go.Figure()
+    shapes: list[dict[str, Any]] = []
     for cell, x in sorted(zip(cells, xs, strict=True), key=lambda pair: _place(pair[0])):
         if x is None or cell.accuracy is None or cell.accuracy_low is None or cell.accuracy_high is None:
             continue
         look = looks[cell.policy]
         if cell.policy_name == FULL:
-            figure.add_hrect(y0=cell.accuracy_low, y1=cell.accuracy_high, fillcolor=BAND, line_width=0, layer="below")
-            figure.add_hline(y=cell.accuracy, line={"color": FAINT, "width": 1, "dash": "dash"}, layer="below")
+            across = {"xref": "x domain", "x0": 0, "x1": 1, "layer": "below"}
+            low, high = cell.accuracy_low, cell.accuracy_high
+            shapes.append({**across, "type": "rect", "y0": low, "y1": high, "fillcolor": BAND, "line": {"width": 0}})
+            dashes = {"color": FAINT, "width": 1, "dash": "dash"}
+            shapes.append({**across, "type": "line", "y0": cell.accuracy, "y1": cell.accuracy, "line": dashes})
         figure.add_scatter(
             x=[x],
             y=[cell.accuracy],
@@ -205,7 +212,8 @@ def _accuracy_scatter(
             hovertemplate=_hover(cell) + "<extra></extra>",
         )
     if not figure.data:
-        figure.add_annotation(text="Nothing measured yet", showarrow=False, x=0.5, y=0.5, xref="paper", yref="paper")
+        _say_nothing_measured(figure)
+    figure.update_layout(shapes=shapes, showlegend=bool(figure.data))
     figure.update_yaxes(title={"text": "Accuracy (95% Wilson interval)"}, tickformat=".0%", range=[-0.03, 1.03])
     figure.update_xaxes(rangemode="tozero")
     return figure
@@ -252,6 +260,11 @@ def _row_names(cells: Sequence[CellSummary]) -> list[str]:
         wrapped(cell.policy if labels.count(cell.policy) == 1 else f"{cell.policy} [{cell.fingerprint[:6]}]")
         for cell in cells
     ]
+
+
+def _say_nothing_measured(figure: go.Figure) -> None:
+    figure.add_annotation(text="Nothing measured yet", showarrow=False, x=0.5, y=0.5, xref="paper", yref="paper")
+    figure.update_xaxes(showticklabels=False)
 
 
 def _legend_height(cells: Sequence[CellSummary]) -> int:

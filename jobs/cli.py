@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiercache.errors import SpecError, TierCacheError
+from tiercache.errors import BenchmarkError, TierCacheError
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
-
     from jobs.benchmarks.base import Benchmark
     from jobs.spec import Sweep
 
 EXIT_BAD_INPUT = 2
 EXIT_PARTIAL = 1
 EXIT_INTERRUPTED = 130
+PORT = 8501  # of the dashboard
 
 app = typer.Typer(
     help="Evaluate KV-cache policies of reasoning models: accuracy, throughput, memory; on one machine or a cluster.",
@@ -73,6 +72,15 @@ def run(
     db: Database = None,
     data: Data = None,
     n: First = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address",
+            metavar="ADDRESS",
+            help="Ray cluster: its address, `auto`, or `local` to start one here. Default: $RAY_ADDRESS, else one "
+            "that runs on this machine, else a new one.",
+        ),
+    ] = None,
     no_progress: Annotated[bool, typer.Option("--no-progress", help="No live table; log lines only.")] = False,
 ) -> None:
     """Run a sweep, or finish one: samples that are already in the database are not computed again."""
@@ -86,11 +94,15 @@ def run(
     from jobs.coordinator import run_sweep
 
     try:
-        result = run_sweep(sweep, cells, url, progress=not no_progress)
+        result = run_sweep(sweep, cells, url, progress=not no_progress, address=address)
     except KeyboardInterrupt:
-        typer.echo("interrupted; what had finished is stored. Re-issue the command to do the rest.", err=True)
+        typer.echo("interrupted; finished samples are stored. Re-issue the command to continue.", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
     _print_results(url, result.sweep_id)
+    from jobs.database import dashboard_command
+
+    typer.echo(f"{result.reused} samples reused, {result.computed} computed, {result.failed} failed.")
+    typer.echo(f"Dashboard: {dashboard_command(url)}   then http://127.0.0.1:{PORT}")
     if result.failed:
         typer.echo(f"{result.failed} samples failed; re-issue the command to try them again.", err=True)
         raise typer.Exit(EXIT_PARTIAL)
@@ -122,11 +134,12 @@ def status(
 ) -> None:
     """List the sweeps of a database, or show the results of one so far."""
     from db.queries import list_sweeps
+    from jobs.database import open_for_reading
     from jobs.export import pick_sweep
     from jobs.report import console, sweep_table
 
     url = _database_url(db)
-    engine = _open(url)
+    engine = open_for_reading(url)
     sweeps = list_sweeps(engine)
     if sweep is not None:
         _print_results(url, pick_sweep(sweeps, sweep).id)
@@ -144,10 +157,11 @@ def export(
 ) -> None:
     """Write a sweep's results to stdout."""
     from db.queries import cell_summaries, list_sweeps
+    from jobs.database import open_for_reading
     from jobs.export import export as render
     from jobs.export import pick_sweep
 
-    engine = _open(_database_url(db))
+    engine = open_for_reading(_database_url(db))
     chosen = pick_sweep(list_sweeps(engine), sweep)
     typer.echo(render(chosen, cell_summaries(engine, chosen.id), form.value), nl=False)
 
@@ -182,7 +196,7 @@ def models() -> None:
 @app.command()
 def dashboard(
     db: Database = None,
-    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")] = 8501,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")] = PORT,
 ) -> None:
     """Open the dashboard over a database, in the browser."""
     from dashboard.launch import command, environment
@@ -203,40 +217,30 @@ def _load(spec: Path, data: Path | None, n: int | None) -> "tuple[Sweep, list[Be
         sweep = sweep.model_copy(update={"benchmarks": [{**entry, "n": n} for entry in sweep.benchmarks]})
     from jobs.benchmarks.base import parse_benchmarks
 
-    return sweep, parse_benchmarks(sweep.benchmarks, data)
+    benchmarks = parse_benchmarks(sweep.benchmarks, data)
+    if data is not None and not any(benchmark.reads_files for benchmark in benchmarks):
+        names = ", ".join(benchmark.name for benchmark in benchmarks)
+        raise BenchmarkError(f"--data {data}: no benchmark of this sweep ({names}) reads a file; leave it out.")
+    return sweep, benchmarks
 
 
 def _database_url(db: str | None, sweep: "Sweep | None" = None) -> str:
-    """The option, else the sweep's own, else the environment's. A malformed one is refused here, before any work."""
-    from db.connection import default_url, parse_url
+    """The database's URL, checked: a malformed one is refused here, before any work."""
+    from jobs.database import choose
 
-    url = db if db is not None else (sweep.database if sweep and sweep.database else default_url())
-    parse_url(url)
+    url, remark = choose(db, sweep.database if sweep else None)
+    if remark:
+        typer.echo(f"note: {remark}", err=True)
     return url
-
-
-def _open(url: str) -> "Engine":
-    """Opens for reading; a database without usable tables is an error that says what to do."""
-    from db.connection import masked, open_engine
-    from db.migrate import status as tables
-
-    engine = open_engine(url, read_only=True)
-    state = tables(engine)
-    if state == "ready":
-        return engine
-    remedy = {
-        "empty": "has no results yet; start a sweep with: tiercache run sweeps/demo.yaml",
-        "old": "was written by an older version; it is migrated by the next: tiercache run",
-    }.get(state, "was written by a newer version of tiercache; upgrade this one")
-    raise SpecError(f"--db: {masked(url)} {remedy}.")
 
 
 def _print_results(url: str, sweep_id: str) -> None:
     from db.queries import cell_summaries
+    from jobs.database import open_for_reading
     from jobs.report import console, result_tables
 
     screen = console()
-    for table in result_tables(cell_summaries(_open(url), sweep_id)):
+    for table in result_tables(cell_summaries(open_for_reading(url), sweep_id), screen.width):
         screen.print(table)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from jobs.benchmarks.base import Benchmark
 from jobs.grid import resolve_sampling
 from jobs.spec import Sweep
+from tiercache.errors import ModelError
 from tiercache.model_spec import ModelSpec
 from tiercache.placement import footprint
 from tiercache.policy import Policy
@@ -67,16 +68,16 @@ def plan_sweep(sweep: Sweep, benchmarks: Sequence[Benchmark], gpu_bytes: int = G
     """Plans every cell of a sweep.
 
     Raises:
-        ModelError, BenchmarkError, PolicyError: a local model or data file is missing or malformed.
+        ModelError, BenchmarkError, PolicyError: a local model is malformed; data are missing or malformed.
     """
     rows: dict[tuple[str, str, str, int], PlanRow] = {}
     notes: dict[str, None] = {}
     policies = sweep.resolved_policies()
     for spec in sweep.model_specs():
-        shape = shape_of(spec)
-        notes |= dict.fromkeys(_model_notes(spec, shape))
+        shape, place, missing = _find(spec)
+        notes |= dict.fromkeys([missing] if missing else _model_notes(spec, shape))
         for index, benchmark in enumerate(benchmarks):
-            size = _size(benchmark, spec)
+            size = _size(benchmark, spec, place)
             if size.note:
                 notes[size.note] = None
             new_tokens = resolve_sampling(benchmark, sweep.sampling).max_new_tokens
@@ -153,6 +154,15 @@ def _longest(shape: ModelShape | None) -> int | None:
     return min((tokens for tokens in known if tokens), default=None)
 
 
+def _find(spec: ModelSpec) -> tuple[ModelShape | None, Path | None, str | None]:
+    """Shape and place of a model. One that isn't on this machine yet is planned too: a note says what is missing."""
+    try:
+        place = locate(spec)
+    except ModelError as problem:
+        return None, None, f"bytes of {spec.name} are left out: {problem}"
+    return shape_of(spec), place, None
+
+
 def _model_notes(spec: ModelSpec, shape: ModelShape | None) -> list[str]:
     notes = []
     if shape is None:
@@ -164,7 +174,7 @@ def _model_notes(spec: ModelSpec, shape: ModelShape | None) -> list[str]:
     return notes
 
 
-def _size(benchmark: Benchmark, spec: ModelSpec) -> _Size:
+def _size(benchmark: Benchmark, spec: ModelSpec, place: Path | None) -> _Size:
     if not benchmark.local:
         problems = benchmark.options.n or benchmark.typical_problems
         tokens = benchmark.typical_prompt_tokens
@@ -172,7 +182,7 @@ def _size(benchmark: Benchmark, spec: ModelSpec) -> _Size:
         return _Size(problems, tokens, note)
     loaded = benchmark.load()
     texts = [problem.prompt for problem in loaded[:64]]
-    tokenizer = _tokenizer_file(spec)
+    tokenizer = _tokenizer_file(place)
     if tokenizer is not None:
         counts = _count_tokens(tokenizer, texts)
         if counts is not None:
@@ -182,8 +192,7 @@ def _size(benchmark: Benchmark, spec: ModelSpec) -> _Size:
     return _Size(len(loaded), mean, note)
 
 
-def _tokenizer_file(spec: ModelSpec) -> Path | None:
-    place = locate(spec)
+def _tokenizer_file(place: Path | None) -> Path | None:
     file = place / "tokenizer.json" if place is not None and place.is_dir() else None
     return file if file is not None and file.is_file() else None
 

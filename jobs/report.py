@@ -15,6 +15,9 @@ from rich.text import Text
 from db.queries import CellSummary, SweepInfo
 
 WIDTH = 140
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+COMPACT_BELOW = 120
+COUNTS = ("right", "wrong", "none", "cut", "fail")
 
 
 def console(stderr: bool = False) -> Console:
@@ -23,59 +26,76 @@ def console(stderr: bool = False) -> Console:
     return screen if screen.is_terminal else Console(stderr=stderr, highlight=False, width=WIDTH)
 
 
-def result_tables(summaries: Sequence[CellSummary]) -> list[RenderableType]:
-    """One table for each (model, benchmark, protocol), in the order of the summaries."""
+def result_tables(summaries: Sequence[CellSummary], width: int = WIDTH) -> list[RenderableType]:
+    """One table for each (model, benchmark, protocol), in the order of the summaries.
+
+    Below 120 columns the counts and the bytes outside the device are left out rather than cut off; `export` has all.
+    """
     order = {key: i for i, key in reversed(list(enumerate(map(_group, summaries))))}
     ordered = sorted(summaries, key=lambda summary: order[_group(summary)])
-    return [_table(list(rows)) for _, rows in groupby(ordered, key=_group)]
+    return [_table(list(rows), compact=width < COMPACT_BELOW) for _, rows in groupby(ordered, key=_group)]
 
 
 def _group(summary: CellSummary) -> tuple[str, str, str]:
     return summary.model, summary.benchmark, summary.protocol
 
 
-def _table(rows: Sequence[CellSummary]) -> Table:
+def _table(rows: Sequence[CellSummary], compact: bool) -> Table:
     first = rows[0]
     title = Text(f"{first.model} on {first.benchmark}", style="bold")
     title.append(f"   protocol {first.protocol[:8]}", style="dim")
-    table = Table(title=title, title_justify="left", caption=_caption(rows), caption_justify="left", box=SIMPLE_HEAD)
-    table.add_column("policy", overflow="fold", min_width=16)
-    for name in ("accuracy % [95% CI]", "right", "wrong", "none", "cut", "failed"):
+    table = Table(
+        title=title,
+        title_justify="left",
+        caption=_caption(rows, compact),
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        padding=0,
+    )
+    unit = max((_power(size) for row in rows for size in _sizes(row) if size), default=0)
+    table.add_column("policy", overflow="fold", min_width=24)
+    for name in ("accuracy % [95%]", *(("fail",) if compact else COUNTS), " tok/s"):
         table.add_column(name, justify="right", no_wrap=True)
-    for name in ("decode tok/s", "device KV", "of full", "host KV", "evicted", "n"):
+    for name in ("device",) if compact else ("device", "host", "evicted"):
+        table.add_column(f"{name}\n{UNITS[unit]}", justify="right", no_wrap=True)
+    for name in ("of\nfull", "  n"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(*_cells(row))
+        table.add_row(*_cells(row, unit, compact))
     return table
 
 
-def _cells(row: CellSummary) -> list[RenderableType]:
-    counts = (row.correct, row.wrong, row.no_answer, row.truncated, row.failed)
+def _cells(row: CellSummary, unit: int, compact: bool) -> list[RenderableType]:
+    counts = (row.failed,) if compact else (row.correct, row.wrong, row.no_answer, row.truncated, row.failed)
+    sizes = _sizes(row)[:1] if compact else _sizes(row)
     speed = f"{row.decode_tokens_per_s:,.0f}" if row.decode_tokens_per_s is not None else "–"
     if row.exclusive is False and row.decode_tokens_per_s is not None:
         speed += "*"
-    shown = f"{row.n}" if row.expected is None or row.n >= row.expected else f"{row.n} of {row.expected}"
     return [
         Text(row.policy),
         Text(accuracy_text(row), style="bold"),
         *(Text(str(count)) for count in counts),
         Text(speed),
-        Text(bytes_text(device_bytes(row))),
+        *(Text("–" if size is None else _digits(size / 1024**unit, unit)) for size in sizes),
         Text(share_text(row)),
-        Text(bytes_text(row.ddr_bytes)),
-        Text(bytes_text(row.evicted_bytes)),
-        Text(shown),
+        Text(f"{row.n}" if row.expected is None or row.n >= row.expected else f"{row.n}/{row.expected}"),
     ]
 
 
-def _caption(rows: Sequence[CellSummary]) -> Text:
-    lines = [
-        "none: no answer found; cut: token limit reached before one. KV bytes of one sequence, mean over its decoding",
-        "(evicted: at its end). device: full precision and 8-bit codes; of full: over the full cache at the same time.",
-    ]
+def _sizes(row: CellSummary) -> tuple[float | None, ...]:
+    return device_bytes(row), row.ddr_bytes, row.evicted_bytes
+
+
+def _caption(rows: Sequence[CellSummary], compact: bool) -> Text:
+    text = "tok/s: decoding, all rows of a batch together. device: keys and values of one sequence, in full precision "
+    text += "or 8-bit codes, mean over its decoding; of full: over what the full cache holds at the same steps."
+    if not compact:
+        text += " host: the same in host memory. evicted: gone at its end."
+        text += " none: no answer found; cut: token limit reached before one."
     if any(row.exclusive is False for row in rows):
-        lines.append("* other engines ran on the same machine: compare such speeds with care.")
-    return Text("\n".join(lines), style="dim")
+        text += "\n* other engines ran on the same machine: compare such speeds with care."
+    return Text(text, style="dim")
 
 
 def device_bytes(row: CellSummary) -> float | None:
@@ -100,13 +120,22 @@ def bytes_text(value: float | None) -> str:
     """Bytes in binary units with three digits: `512 B`, `431 KiB`, `1.75 GiB`; a dash for None."""
     if value is None:
         return "–"
-    units = ["B", "KiB", "MiB", "GiB", "TiB"]
-    while abs(value) >= 1000 and len(units) > 1:
-        value /= 1024
-        units.pop(0)
-    unit = units[0]
-    digits = 0 if unit == "B" or value >= 100 or value == 0 else 1 if value >= 10 else 2
-    return f"{value:.{digits}f} {unit}"
+    unit = _power(value)
+    return f"{_digits(value / 1024**unit, unit)} {UNITS[unit]}"
+
+
+def _power(value: float) -> int:
+    """Index of the unit in which a number of bytes has at most three digits before the point."""
+    unit = 0
+    while abs(value) >= 1000 and unit < len(UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return unit
+
+
+def _digits(value: float, unit: int) -> str:
+    """Three digits, none after the point for whole bytes."""
+    digits = 0 if unit == 0 or value >= 100 or value == 0 else 1 if value >= 10 else 2
+    return f"{value:,.{digits}f}"
 
 
 def sweep_table(sweeps: Iterable[SweepInfo]) -> Table:

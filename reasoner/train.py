@@ -6,7 +6,7 @@ comes out whole. One core is best: two runs side by side learn more than one run
 
 The run is restartable: called again with the same arguments it continues from DIR/checkpoint.pt.
 With `--steps` the schedule counts steps and the run is reproducible bit for bit on one machine;
-without it, the schedule follows `--budget-minutes` of computing time, restarts included.
+without it, the schedule follows `--budget-minutes` of processor time, restarts included.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers import GenerationConfig
 
 from reasoner.curriculum import (
     ENTRY_TOKENS,
@@ -46,7 +47,7 @@ class Progress:
 
     step: int = 0
     stage: int = 0
-    trained_s: float = 0.0
+    trained_s: float = 0.0  # of processor time, so that a busy machine shortens nothing
     tokens: int = 0
     hits: dict[str, float] = field(default_factory=dict)  # moving averages, by kind of token
 
@@ -150,8 +151,9 @@ class Trainer:
     def export(self) -> None:
         """Write the transformers model and its tokenizer."""
         model = to_llama(self.net)
-        model.generation_config.do_sample = False
-        model.generation_config.max_new_tokens = 512
+        model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
+            do_sample=False, max_new_tokens=512, pad_token_id=0, bos_token_id=1, eos_token_id=2
+        )
         model.save_pretrained(self.run.out)
         save_tokenizer(self.run.out)
 

@@ -56,6 +56,7 @@ class Benchmark(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     options_type: ClassVar[type[Options]] = Options
+    reads_files: ClassVar[bool] = True  # whether `--data` means anything to it
     typical_prompt_tokens: ClassVar[int]  # for planning while the data are out of reach; said to be assumed
     typical_problems: ClassVar[int]
     sampling: Sampling  # the defaults

@@ -66,6 +66,7 @@ class Chain(Benchmark):
     name: ClassVar[str] = "chain"
     summary: ClassVar[str] = "generated register programs for the embedded reasoner, four-digit answers"
     options_type: ClassVar[type[Options]] = ChainOptions
+    reads_files: ClassVar[bool] = False
     typical_prompt_tokens: ClassVar[int] = 217
     typical_problems: ClassVar[int] = 200
     options: ChainOptions

@@ -2,9 +2,7 @@
 
 import csv
 import json
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from io import StringIO
@@ -48,35 +46,6 @@ WRONG = [
     ("policies: [{name: streaming, budget: 100, recent: 128}]", "132"),
     ("policies: [full", "not valid YAML"),
 ]
-
-
-def test_a_wrong_spec_is_refused_before_anything_heavy_is_imported(tmp_path: Path) -> None:
-    """In a process of its own: exit code 2, under two seconds, no torch, no traceback, no database."""
-    spec = tmp_path / "wrong.yaml"
-    code = (
-        "import sys, jobs.cli as cli\n"
-        "try:\n    cli.main()\n"
-        "finally:\n"
-        "    heavy = {'torch', 'ray', 'datasets', 'transformers', 'sqlalchemy', 'streamlit'} & set(sys.modules)\n"
-        "    print('heavy:', *sorted(heavy))\n"
-    )
-    for text, word in WRONG[:3]:
-        spec.write_text(HEAD + text)
-        started = time.monotonic()
-        done = subprocess.run(
-            [sys.executable, "-c", code, "run", str(spec)],
-            cwd=tmp_path,
-            env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert time.monotonic() - started < 10  # usually 0.7 s; the margin is for busy machines
-        assert (done.returncode, done.stdout) == (2, "heavy:\n"), done.stderr
-        assert done.stderr.startswith(f"error: {spec}: ")
-        assert word in done.stderr
-        assert "Traceback" not in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["wrong.yaml"]
 
 
 @pytest.mark.parametrize("command", ["run", "plan"])
@@ -124,13 +93,11 @@ def test_other_bad_input(run: Run, tmp_path: Path, arguments: list[str], words: 
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "sweeps").glob("*.yaml")), ids=lambda path: path.name)
-def test_shipped_sweeps_plan_or_name_what_is_missing(run: Run, path: Path) -> None:
+def test_shipped_sweeps_can_be_planned(run: Run, path: Path) -> None:
     code, out, err = run("plan", path)
-    if code:
-        assert ".gguf" in err
-    else:
-        assert "cells" in out
-        assert max(len(line) for line in out.splitlines() if not line.startswith("note:")) <= WIDTH
+    assert code == 0, err
+    assert "cells" in out
+    assert max(len(line) for line in out.splitlines() if not line.startswith("note:")) <= WIDTH
 
 
 def test_lists_name_everything(run: Run) -> None:
@@ -203,7 +170,7 @@ def test_status_and_export(run: Run, tmp_path: Path) -> None:
     assert "15 of 18" in out
     code, out, _ = run("status", "latest", "--db", "r.db")
     assert "80.0 [" in out
-    assert "117 KiB" in out  # full precision and codes: both are on the device
+    assert " 117 " in out  # KiB, full precision and codes: both are on the device
     assert "30%" in out
     assert "a|b [bold]" in out
     rows = list(csv.DictReader(StringIO(run("export", "demo", "--db", "r.db")[1])))
@@ -232,15 +199,16 @@ def test_tables_fit_and_keep_protocols_apart(tmp_path: Path) -> None:
     rows = cell_summaries(open_engine(str(tmp_path / "r.db"), read_only=True), "demo-1")
     wide = [replace(row, decode_tokens_per_s=123_456.7, n=1319, expected=1319, exclusive=False) for row in rows]
     other = [replace(row, protocol="protocol-2") for row in wide]
-    tables = result_tables([*wide, *other])
-    assert len(tables) == 2
-    screen = Console(width=WIDTH, file=StringIO(), highlight=False)
-    for table in tables:
-        screen.print(table)
-    text = screen.file.getvalue()  # type: ignore[attr-defined]
-    assert "123,457*" in text
-    assert "…" not in text
-    assert max(map(len, text.splitlines())) <= WIDTH
+    assert len(result_tables([*wide, *other])) == 2
+    for width, headings in ((WIDTH, ["right", "cut", "host", "evicted", "1319"]), (80, ["fail", "device", "1319"])):
+        screen = Console(width=width, file=StringIO(), highlight=False)
+        for table in result_tables([*wide, *other], width):
+            screen.print(table)
+        text = screen.file.getvalue()  # type: ignore[attr-defined]
+        assert all(word in text for word in ["policy", "accuracy", "123,457*", *headings])
+        assert "…" not in text
+        assert max(map(len, text.splitlines())) <= width
+        assert ("hierarchy evict=0.03 hbm=0.5 recent=32 every=16" in text) == (width == WIDTH)
 
 
 def test_picking_a_sweep_of_none() -> None:
@@ -272,8 +240,8 @@ def test_options_reach_the_coordinator(run: Run, tmp_path: Path, monkeypatch: py
     filled(tmp_path / "r.db")
     asked: dict[str, Any] = {}
 
-    def fake(sweep: Any, cells: Any, url: str, *, progress: bool) -> Any:
-        asked.update(sweep=sweep, cells=cells, url=url, progress=progress)
+    def fake(sweep: Any, cells: Any, url: str, *, progress: bool, address: str | None) -> Any:
+        asked.update(sweep=sweep, cells=cells, url=url, progress=progress, address=address)
         return jobs.coordinator.SweepResult("demo-1", 0, 15, failed=asked.pop("fail", 0))
 
     monkeypatch.setattr(jobs.coordinator, "run_sweep", fake)
@@ -281,13 +249,16 @@ def test_options_reach_the_coordinator(run: Run, tmp_path: Path, monkeypatch: py
     sweep = {"name": "t", "models": ["reasoner"], "benchmarks": ["gsm8k"], "policies": ["full"], "database": "x.db"}
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(sweep))
     code, out, _ = run("run", "s.yaml", "--n", 2, "--data", "g.jsonl", "--db", "r.db", "--no-progress")
-    assert (code, asked["progress"], asked["url"]) == (0, False, "r.db")
+    assert (code, asked["progress"], asked["url"], asked["address"]) == (0, False, "r.db", None)
     assert asked["sweep"].benchmarks == [{"name": "gsm8k", "n": 2}]
     assert [cell.n for cell in asked["cells"]] == [2]
     assert "accuracy" in out
+    assert "0 samples reused, 15 computed, 0 failed." in out
+    assert "tiercache dashboard --db r.db " in out
+    assert "http://127.0.0.1:8501" in out
     asked["fail"] = 3
-    code, _, err = run("run", "s.yaml", "--data", "g.jsonl", "--db", "r.db")
-    assert code == 1
+    code, _, err = run("run", "s.yaml", "--data", "g.jsonl", "--db", "r.db", "--address", "ray-head:6379")
+    assert (code, asked["address"]) == (1, "ray-head:6379")
     assert "3 samples failed" in err
 
 
@@ -301,4 +272,29 @@ def test_an_interrupted_run_says_how_to_go_on(run: Run, tmp_path: Path, monkeypa
     (tmp_path / "s.yaml").write_text(HEAD + "policies: [full]")
     code, _, err = run("run", "s.yaml")
     assert code == 130
-    assert "Re-issue" in err
+    assert "interrupted; finished samples are stored. Re-issue the command to continue." in err
+
+
+def test_data_that_nothing_reads_are_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(HEAD + "policies: [full]")
+    code, _, err = run("run", "s.yaml", "--data", "x.jsonl")
+    assert code == 2
+    assert "--data x.jsonl: no benchmark of this sweep (chain) reads a file" in err
+
+
+def test_the_dashboard_is_started_with_the_database_in_its_environment(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: dict[str, Any] = {}
+
+    def execute(program: str, arguments: list[str], environment: dict[str, str]) -> None:
+        started.update(program=program, arguments=arguments, environment=environment)
+        raise SystemExit(0)
+
+    monkeypatch.setattr(cli.os, "execvpe", execute)
+    code, out, _ = run("dashboard", "--db", "r.db", "--port", 8765)
+    assert (code, started["program"]) == (0, started["arguments"][0])
+    assert "http://127.0.0.1:8765" in out
+    assert any("8765" in argument for argument in started["arguments"])
+    assert not any("r.db" in argument for argument in started["arguments"])
+    assert started["environment"]["TIERCACHE_DB"] == "r.db"
