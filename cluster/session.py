@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 from tiercache.errors import ResourceError
 
 log = logging.getLogger(__name__)
+
+CONNECT_S = 5.0
+START_ATTEMPTS = 3
 
 
 @contextmanager
@@ -38,18 +42,49 @@ def session(address: str | None = None) -> Iterator[str]:
 def _join(address: str | None) -> None:
     import ray
 
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    given = address or os.environ.get("RAY_ADDRESS")
     if address != "local":
+        if given and given != "auto":
+            _answers(given)
         try:
             # With no address at all this would start a cluster by itself, on every network interface.
-            ray.init(address=address or os.environ.get("RAY_ADDRESS") or "auto", **quiet)
+            ray.init(address=given or "auto", **quiet)
             return
         except (ConnectionError, RuntimeError, ValueError) as error:
-            given = address or os.environ.get("RAY_ADDRESS")
             if given:
-                raise ResourceError(
-                    f"address: no Ray cluster answers at '{given}' ({str(error).splitlines()[0]}). "
-                    "Start one with `ray start --head`, or leave the address out to run on this machine alone."
-                ) from None
-    ray.init(address="local", include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+                raise ResourceError(_nobody(given, str(error).splitlines()[0])) from None
+    _start_local(quiet)
+
+
+def _start_local(quiet: dict[str, Any]) -> None:
+    """Starts a Ray on loopback. Ray gives its processes 30 s to come up, which a busy machine can miss: try again."""
+    import ray
+
+    for attempt in range(1, START_ATTEMPTS + 1):
+        try:
+            ray.init(address="local", include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+            return
+        except Exception as error:  # Ray raises a bare Exception here
+            ray.shutdown()
+            log.warning("Ray did not start (attempt %d of %d): %s", attempt, START_ATTEMPTS, error)
+            reason = str(error)
+    raise ResourceError(f"a local Ray did not start in {START_ATTEMPTS} attempts; the last: {reason}")
+
+
+def _answers(address: str) -> None:
+    """Refuses an address where nothing listens: Ray itself would retry for minutes without a word."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        raise ResourceError(f"address: '{address}' is not HOST:PORT, `auto` or `local`.")
+    try:
+        socket.create_connection((host.strip("[]") or "127.0.0.1", int(port)), timeout=CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise ResourceError(_nobody(address, str(error))) from None
+
+
+def _nobody(address: str, reason: str) -> str:
+    return (
+        f"address: no Ray cluster answers at '{address}' ({reason}). Start one with `ray start --head`, or leave the "
+        "address out to run on this machine alone."
+    )

@@ -74,9 +74,7 @@ def draw_batch(seed: int, step: int, stage: int, tokens: int) -> Batch:
         prompt, chain = encode(draw_problem(rng, difficulty, entries, leaves, "", plan.constants))
         rows.append(prompt + chain)
         positions.append(draw_positions(rng, difficulty, leaves, entries, len(rows[-1]), plan.span))
-    return Batch(
-        difficulty, torch.tensor(rows), torch.tensor(positions), len(first[0]), leaves, entries
-    )
+    return Batch(difficulty, torch.tensor(rows), torch.tensor(positions), len(first[0]), leaves, entries)
 
 
 def encode(problem: Problem) -> tuple[list[int], list[int]]:
@@ -86,9 +84,7 @@ def encode(problem: Problem) -> tuple[list[int], list[int]]:
     return prompt, chain + [_IDS[digit] for digit in problem.answer] + [_IDS[EOS]]
 
 
-def draw_positions(
-    rng: random.Random, difficulty: str, leaves: int, entries: int, tokens: int, span: int
-) -> list[int]:
+def draw_positions(rng: random.Random, difficulty: str, leaves: int, entries: int, tokens: int, span: int) -> list[int]:
     """Position ids of one program: consecutive inside an entry, with random skips between entries.
 
     A skip is a whole number of entries, as if entries had been cut out of a longer program.

@@ -38,9 +38,7 @@ def load(directory: Path) -> Net:
     return from_llama(LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32))
 
 
-def measure(
-    net: Net, difficulty: str, count: int, policy: Policy | None = None
-) -> dict[str, float]:
+def measure(net: Net, difficulty: str, count: int, policy: Policy | None = None) -> dict[str, float]:
     """Accuracy over the first `count` held-out problems, in percent, and what it rests on."""
     start = time.perf_counter()
     problems = [make_problem(difficulty, SEED, i) for i in range(count)]

@@ -74,9 +74,7 @@ def make_problem(
     _check(difficulty, seed, index, entries, leaves)
     # A string seeds through SHA-512, which does not depend on the platform or on PYTHONHASHSEED.
     rng = random.Random(f"{difficulty}:{seed}:{index}")
-    return draw_problem(
-        rng, difficulty, rng.randint(*entries), rng.randint(*leaves), f"{seed}-{index}"
-    )
+    return draw_problem(rng, difficulty, rng.randint(*entries), rng.randint(*leaves), f"{seed}-{index}")
 
 
 def draw_problem(
@@ -123,9 +121,7 @@ def draw_problem(
     )
 
 
-def _check(
-    difficulty: str, seed: int, index: int, entries: tuple[int, int], leaves: tuple[int, int]
-) -> None:
+def _check(difficulty: str, seed: int, index: int, entries: tuple[int, int], leaves: tuple[int, int]) -> None:
     if difficulty not in DIFFICULTIES:
         raise ValueError(f"difficulty: {difficulty!r} is none of {', '.join(DIFFICULTIES)}")
     if seed < 0 or index < 0:

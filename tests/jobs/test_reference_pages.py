@@ -92,7 +92,7 @@ def test_every_knob_is_documented_with_its_default() -> None:
 def test_every_preset_has_source_defaults_and_required_knobs(name: str) -> None:
     preset = PRESETS[name]
     title, text = re.split(rf"^### `{name}` ", POLICIES, maxsplit=1, flags=re.M)[1].split("\n", 1)
-    text = re.split(r"^##", text, maxsplit=1, flags=re.M)[0]
+    text = " ".join(re.split(r"^##", text, maxsplit=1, flags=re.M)[0].split())
     assert title == f"({preset.source})"
     needs = re.search(r"Needs ([^;.]*)", text)
     assert tuple(re.findall(r"`(\w+)`", needs[1] if needs else "")) == preset.required

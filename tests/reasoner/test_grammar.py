@@ -112,7 +112,4 @@ def test_impossible_arguments_are_refused(arguments: tuple[object, ...]) -> None
         make_problem(*arguments)  # type: ignore[arg-type]
 
 
-FROZEN_PROMPT = (
-    "x33 =2 ; x34 =4 ; x35 =2 ; x36 =3 ; "
-    "x37 x33 x37 +6 ; x38 x36 x38 +7 ; ?a x38 ?b x37 ?c x35 ?d x34 ;"
-)
+FROZEN_PROMPT = "x33 =2 ; x34 =4 ; x35 =2 ; x36 =3 ; x37 x33 x37 +6 ; x38 x36 x38 +7 ; ?a x38 ?b x37 ?c x35 ?d x34 ;"
