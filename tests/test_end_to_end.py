@@ -48,6 +48,7 @@ def command(*arguments: str) -> list[str]:
 
 def environment(**more: str) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "TIERCACHE_"))}
+    kept["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"  # as in an activated environment
     return {**kept, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", **more}
 
 
@@ -197,8 +198,6 @@ def test_ray_job_submit(head: tuple[str, dict[str, str]], tmp_path: Path) -> Non
     address, env = head
     spec, db = tmp_path / "job.yaml", tmp_path / "job.db"
     spec.write_text(SPEC.replace("n: 16", "n: 4"))
-    binaries = Path(sys.executable).parent
-    env = {**env, "PATH": f"{binaries}{os.pathsep}{env['PATH']}"}
     done = subprocess.run(
         f"ray job submit --address {address} --working-dir . -- tiercache run {spec} --db {db}".split(),
         cwd=ROOT,
@@ -215,7 +214,7 @@ def test_ray_job_submit(head: tuple[str, dict[str, str]], tmp_path: Path) -> Non
     assert any(file.name == "pyproject.toml" for file in files), "this is the upload"
     assert sum(file.stat().st_size for file in files) < 20_000_000
     denied = subprocess.run(
-        [binaries / "ray", "job", "list", "--address", address],
+        ["ray", "job", "list", "--address", address],
         env={**env, "RAY_AUTH_TOKEN": "wrong" * 8},
         capture_output=True,
         check=False,
