@@ -103,7 +103,8 @@ class TieredCache:
         self.hbm.reserve(0, max(extents) + 1)
         rows, (layers, heads) = self.rows, (self.geometry.layers, self.geometry.kv_heads)
         device = self.hbm.device
-        ends, seen = torch.tensor([extents, [each.tiers.seen for each in self.sequences]], device=device)
+        state = [extents, [each.tiers.seen for each in self.sequences]]
+        ends, seen = torch.tensor(state, device=device).unbind(0)
         slots = ends.view(1, rows, 1).expand(layers, rows, heads)
         holes = [sequence.hole for sequence in self.sequences]
         if any(holes):

@@ -8,6 +8,7 @@ Position ids are always explicit: a query's position never depends on how many t
 """
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -66,10 +67,40 @@ def hidden_states(model: PreTrainedModel, tokens: Tensor, positions: Tensor, ste
     """One forward pass: tokens and positions [rows, n] -> last hidden states [rows, n, hidden], no vocabulary."""
     decoder = model.model
     hidden = decoder.embed_tokens(tokens)
-    rotation = decoder.rotary_emb(hidden, position_ids=positions)
+    rotation = _rotation(model, hidden, positions)
     for layer in decoder.layers:
         hidden = layer(hidden, position_embeddings=rotation, tier_step=step)
     return decoder.norm(hidden)  # type: ignore[no-any-return]
+
+
+TABLE_BYTES = 8 * 2**20  # larger models spend their time elsewhere
+STATIC_ROPE = ("default", "linear", "llama3")  # angles that depend on the position alone
+
+_tables: "WeakKeyDictionary[PreTrainedModel, tuple[Tensor, Tensor] | None]" = WeakKeyDictionary()
+
+
+def _rotation(model: PreTrainedModel, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of RoPE, each [rows, n, head_dim]; looked up where a table of all positions is small.
+
+    The model computes them anew at each step, a twentieth of a small model's decoding. Its own function fills the
+    table, so the numbers are the same.
+    """
+    if model not in _tables:
+        _tables[model] = _table(model, hidden)
+    table = _tables[model]
+    if table is None:
+        return model.model.rotary_emb(hidden, position_ids=positions)  # type: ignore[no-any-return]
+    return table[0][positions], table[1][positions]
+
+
+def _table(model: PreTrainedModel, hidden: Tensor) -> tuple[Tensor, Tensor] | None:
+    kind = (getattr(model.config, "rope_parameters", None) or {}).get("rope_type", "dynamic")
+    every = torch.arange(model.config.max_position_embeddings, device=hidden.device).unsqueeze(0)
+    cos, sin = model.model.rotary_emb(hidden[:1, :1], position_ids=every[:, :1])
+    if kind not in STATIC_ROPE or 2 * cos.numel() * cos.element_size() * every.shape[1] > TABLE_BYTES:
+        return None
+    cos, sin = model.model.rotary_emb(hidden[:1, :1], position_ids=every)
+    return cos[0], sin[0]
 
 
 @torch.inference_mode()
