@@ -39,7 +39,7 @@ def accuracy_against_memory(
     cells: Sequence[CellSummary], looks: Mapping[str, Look], axis: MemoryAxis = "bytes"
 ) -> go.Figure:
     """Accuracy against the KV bytes that stay in device memory, mean per sequence, or their share of the full cache."""
-    values = [cell.hbm_bytes if axis == "bytes" else cell.hbm_share for cell in cells]
+    values = [cell.resident_bytes if axis == "bytes" else cell.resident_share for cell in cells]
     if axis == "bytes":
         divisor, unit = byte_unit(max((value for value in values if value is not None), default=0.0))
         x_title, x_format = f"Resident KV bytes per sequence, mean ({unit}, logical)", None
@@ -235,7 +235,7 @@ def _hover(cell: CellSummary) -> str:
         f"accuracy {percent(cell.accuracy)} ({percent(cell.accuracy_low)} to {percent(cell.accuracy_high)})",
         f"{cell.n} samples of {cell.problems} problems",
         f"cut off by the token limit {percent(cell.truncation_rate)}",
-        f"resident {human_bytes(cell.hbm_bytes)} a sequence, {percent(cell.hbm_share)} of the full cache",
+        f"resident {human_bytes(cell.resident_bytes)} a sequence, {percent(cell.resident_share)} of the full cache",
         f"host {human_bytes(cell.ddr_bytes)}, packed {human_bytes(cell.packed_bytes)}",
         f"decode {number(cell.decode_tokens_per_s, 'tokens/s')}, largest batch {cell.max_rows or 'not measured'}",
         f"on {plain(', '.join(cell.devices)) or 'no device'}"

@@ -72,11 +72,16 @@ class CellSummary:
     exclusive: bool | None  # False if any shard shared its node, so that throughput isn't the policy's alone
 
     @property
-    def hbm_share(self) -> float | None:
+    def resident_bytes(self) -> float | None:
+        """Return what lies in device memory: tokens in full precision and quantised ones."""
+        return None if self.hbm_bytes is None else self.hbm_bytes + (self.packed_bytes or 0.0)
+
+    @property
+    def resident_share(self) -> float | None:
         """Return resident bytes over what the full cache would have held."""
-        if self.hbm_bytes is None or not self.full_bytes:
+        if self.resident_bytes is None or not self.full_bytes:
             return None
-        return self.hbm_bytes / self.full_bytes
+        return self.resident_bytes / self.full_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

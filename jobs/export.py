@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 from db.queries import CellSummary, SweepInfo
-from jobs.report import accuracy_text, bytes_text, device_bytes, share_text
+from jobs.report import accuracy_text, bytes_text, share_text
 from tiercache.errors import SpecError
 from tiercache.strict import nearest
 
@@ -51,7 +51,7 @@ def export(sweep: SweepInfo, summaries: Sequence[CellSummary], form: Format) -> 
 
 
 def _row(summary: CellSummary) -> dict[str, Any]:
-    return {**asdict(summary), "hbm_share": summary.hbm_share}
+    return {**asdict(summary), "resident_bytes": summary.resident_bytes, "resident_share": summary.resident_share}
 
 
 def _markdown(summaries: Sequence[CellSummary]) -> str:
@@ -72,7 +72,7 @@ def _markdown(summaries: Sequence[CellSummary]) -> str:
             row.truncated,
             row.failed,
             "–" if row.decode_tokens_per_s is None else f"{row.decode_tokens_per_s:,.0f}",
-            bytes_text(device_bytes(row)),
+            bytes_text(row.resident_bytes),
             share_text(row),
             bytes_text(row.ddr_bytes),
             bytes_text(row.evicted_bytes),

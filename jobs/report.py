@@ -84,7 +84,7 @@ def _cells(row: CellSummary, unit: int, compact: bool) -> list[RenderableType]:
 
 
 def _sizes(row: CellSummary) -> tuple[float | None, ...]:
-    return device_bytes(row), row.ddr_bytes, row.evicted_bytes
+    return row.resident_bytes, row.ddr_bytes, row.evicted_bytes
 
 
 def _caption(rows: Sequence[CellSummary], compact: bool) -> Text:
@@ -98,15 +98,9 @@ def _caption(rows: Sequence[CellSummary], compact: bool) -> Text:
     return Text(text, style="dim")
 
 
-def device_bytes(row: CellSummary) -> float | None:
-    """KV bytes that one sequence holds on the device: full precision and quantised codes."""
-    return None if row.hbm_bytes is None else row.hbm_bytes + (row.packed_bytes or 0)
-
-
 def share_text(row: CellSummary) -> str:
     """Device bytes in per cent of the full cache's, or a dash."""
-    held = device_bytes(row)
-    return "–" if held is None or not row.full_bytes else f"{held / row.full_bytes:.0%}"
+    return "–" if row.resident_share is None else f"{row.resident_share:.0%}"
 
 
 def accuracy_text(row: CellSummary) -> str:

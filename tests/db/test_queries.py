@@ -34,14 +34,16 @@ def test_summary_by_hand(writer, make_sample, make_shard):
     assert (summary.accuracy_low, summary.accuracy_high) == pytest.approx(wilson(3, 6))
     assert summary.truncation_rate == pytest.approx(1 / 6)
     assert summary.hbm_bytes == pytest.approx(1200)
-    assert summary.hbm_share == pytest.approx(0.3)
+    assert summary.resident_share == pytest.approx((summary.hbm_bytes + summary.packed_bytes) / summary.full_bytes)
     assert summary.output_tokens == pytest.approx(110)
     assert summary.kept_share == pytest.approx(0.75)
     assert summary.decode_tokens_per_s == pytest.approx(400 / 4)
     assert summary.prefill_tokens_per_s == pytest.approx(200)
     assert summary.tpot_p50_s == pytest.approx((0.02 * 150 + 0.06 * 50) / 200)
     assert (summary.devices, summary.shards, summary.exclusive) == (("cpu", "cuda A"), 2, False)
-    assert (empty.n, empty.accuracy, empty.hbm_share, empty.decode_tokens_per_s, empty.exclusive) == (0,) + (None,) * 4
+    assert (empty.n, empty.accuracy, empty.resident_share, empty.decode_tokens_per_s, empty.exclusive) == (0,) + (
+        None,
+    ) * 4
 
 
 def test_a_cell_whose_samples_all_failed(writer, make_sample, make_shard):
