@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, aliased
 
 from db.intervals import paired_difference, wilson
 from db.rows import OUTCOMES
-from db.schema import Cell, Sample, Shard, SweepCell
+from db.schema import Cell, Sample, Shard, Sweep, SweepCell
 
 MEASURES = (
     "output_tokens",
@@ -101,7 +101,7 @@ def cell_summaries(engine: Engine, sweep_id: str | None = None) -> list[CellSumm
     """Return a summary of each cell: of one sweep in its order, or of all by model, benchmark and policy.
 
     A sweep shows its cells' samples whichever sweep made them, but of each cell only as many as it expects: the first
-    by repeat and problem, an order that is the same for every policy and knows nothing of outcomes.
+    problems of each repeat, an order that is the same for every policy and knows nothing of outcomes.
     """
     cells: Select[*tuple[Any, ...]]
     if sweep_id is None:
@@ -188,11 +188,19 @@ def _sample_numbers(sweep_id: str | None) -> Select[*tuple[Any, ...]]:
     if sweep_id is None:
         source = select(*columns).subquery()
     else:
-        rank = func.row_number().over(partition_by=Sample.fingerprint, order_by=(Sample.repeat, Sample.problem_id))
+        # The first problems of each repeat: ids sort in the benchmark's own order.
+        rank = func.row_number().over(partition_by=(Sample.fingerprint, Sample.repeat), order_by=Sample.problem_id)
+        repeats = func.coalesce(Sweep.spec["repeats"].as_integer(), 1)
         ranked = (
-            select(*columns, rank.label("rank"), SweepCell.expected_samples.label("expected"))
+            select(
+                *columns,
+                (rank * repeats).label("rank"),
+                SweepCell.expected_samples.label("expected"),
+            )
             .join(SweepCell, SweepCell.fingerprint == Sample.fingerprint)
+            .join(Sweep, Sweep.id == SweepCell.sweep_id)
             .where(SweepCell.sweep_id == sweep_id)
+            .where(Sample.repeat < repeats)
             .subquery()
         )
         source = select(ranked).where(ranked.c.rank <= ranked.c.expected).subquery()

@@ -17,7 +17,8 @@ def test_finished_keys_leave_out_failures_and_other_cells(writer, make_sample):
     assert len(queries.finished_keys(writer.engine, [f"f{i}" for i in range(2000)] + ["a"])) == 2
 
 
-def test_summary_by_hand(writer, make_sample, make_shard):
+def test_summary_by_hand(writer, make_sample, make_shard, make_cell):
+    writer.register_sweep("s", "s", {"repeats": 2}, {}, [make_cell(name, 12) for name in "ab"])
     outcomes = ["correct", "correct", "wrong", "no_answer", "truncated", "failed"]
     writer.record([make_sample(problem=str(i), outcome=outcome) for i, outcome in enumerate(outcomes)])
     writer.record([make_sample(problem="0", repeat=1, outcome="correct", hbm_bytes_mean=2200.0, output_tokens=210)])
@@ -28,7 +29,7 @@ def test_summary_by_hand(writer, make_sample, make_shard):
         )
     )
     summary, empty = queries.cell_summaries(writer.engine, "s")
-    assert (summary.n, summary.problems, summary.expected) == (6, 5, 10)
+    assert (summary.n, summary.problems, summary.expected) == (6, 5, 12)
     assert (summary.correct, summary.wrong, summary.no_answer, summary.truncated, summary.failed) == (3, 1, 1, 1, 1)
     assert summary.accuracy == 0.5
     assert (summary.accuracy_low, summary.accuracy_high) == pytest.approx(wilson(3, 6))

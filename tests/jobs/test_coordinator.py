@@ -142,6 +142,13 @@ def test_the_summary_counts_what_the_sweep_expects(url: str) -> None:
     assert all(summary.decode_tokens_per_s for summary in summaries)
 
 
+def test_fewer_problems_and_more_repeats_count_the_right_samples(url: str) -> None:
+    run(sweep(n=20), url, Counting())
+    result = run(sweep(n=5, repeats=3), url, Counting())
+    summaries = cell_summaries(open_engine(url, read_only=True), result.sweep_id)
+    assert [(summary.n, summary.problems, summary.expected) for summary in summaries] == [(15, 5, 15)] * 3
+
+
 def test_an_unusable_database_is_an_error_before_any_work(tmp_path: Path) -> None:
     from db.errors import StorageError
 
