@@ -105,6 +105,7 @@ class Engine:
                 max_batch = max(1, min(len(rows), max_batch) // 2)
                 log.warning("out of device memory; retrying with at most %d rows", max_batch)
                 waiting.extendleft(row.request for row in reversed(rows))
+                meter.watch(None)
                 torch.cuda.empty_cache()
             finally:
                 self.stats = meter.stats()

@@ -1,4 +1,4 @@
-"""The only module that touches transformers' internals. Supported: transformers 5.2 to 5.x, tested on 5.2 and 5.23.
+"""The only module that touches transformers' internals. Supported: transformers 5.2 and newer; tested on 5.2.0, 5.23.0.
 
 How it works: our attention function is registered under a name of its own, and the decoder layers are called one by
 one, without the model's outer `forward`. So no mask is built, no cache object is asked for lengths, and each layer

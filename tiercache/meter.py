@@ -20,15 +20,27 @@ class Meter:
         self._first_tokens: list[float] = []
         self._prefill_tokens = self._decode_tokens = self._sequences = self._max_rows = 0
         self._prefill_s = 0.0
-        self._caches: list[TieredCache] = []
+        self._cache: TieredCache | None = None
+        self._allocated = self._to_host = self._to_device = 0  # of caches before the present one
         self._baseline = 0
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
             self._baseline = torch.cuda.memory_allocated(device)
 
-    def watch(self, cache: TieredCache) -> None:
-        """Follows a cache's traffic and allocation; a retry after running out of memory brings a new one."""
-        self._caches.append(cache)
+    def watch(self, cache: TieredCache | None) -> None:
+        """Follows a cache's traffic and allocation. The one before is let go: after running out of memory, a reference
+        kept here would keep its memory too."""
+        self._allocated, self._to_host, self._to_device = self._cache_totals()
+        self._cache = cache
+
+    def _cache_totals(self) -> tuple[int, int, int]:
+        """(peak allocated bytes, bytes to host, bytes to device) over all caches so far."""
+        if self._cache is None:
+            return self._allocated, self._to_host, self._to_device
+        # Stores never shrink while they live, so what they hold at the end is their peak.
+        traffic = self._cache.traffic
+        peak = max(self._allocated, self._cache.allocated_bytes())
+        return peak, self._to_host + traffic.to_host, self._to_device + traffic.to_device
 
     @contextmanager
     def prefill(self, tokens: int) -> Iterator[None]:
@@ -54,6 +66,7 @@ class Meter:
 
     def stats(self) -> RunStats:
         cuda = self.device.type == "cuda"
+        allocated, to_host, to_device = self._cache_totals()
         return RunStats(
             sequences=self._sequences,
             prefill_tokens=self._prefill_tokens,
@@ -65,11 +78,10 @@ class Meter:
             step_p99_s=percentile(self._steps, 99),
             ttft_p50_s=percentile(self._first_tokens, 50),
             max_rows=self._max_rows,
-            # Stores never shrink while they live, so what they hold at the end is their peak.
-            allocated_bytes_peak=max((cache.allocated_bytes() for cache in self._caches), default=0),
+            allocated_bytes_peak=allocated,
             device_peak_bytes=torch.cuda.max_memory_allocated(self.device) - self._baseline if cuda else None,
-            bytes_to_host=sum(cache.traffic.to_host for cache in self._caches),
-            bytes_to_device=sum(cache.traffic.to_device for cache in self._caches),
+            bytes_to_host=to_host,
+            bytes_to_device=to_device,
         )
 
     def _now(self) -> float:
