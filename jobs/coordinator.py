@@ -73,16 +73,16 @@ def run_sweep(
     sweep_id = f"{_slug(sweep.name)}-{fingerprint([sweep.name, [(c.fingerprint, c.n, c.repeats) for c in cells]])[:8]}"
     run = _Run(sweep, cells, sweep_id, make_progress(progress, cells, missing))
     log.info("%d samples reused, %d to run", reused, len(missing))
-    with _sigterm_interrupts():
-        if not missing:
-            run.open(database_url)
-            run.close("finished")
-        elif pools is not None:
-            run.execute(database_url, missing, pools)
-        else:
-            with session(address):
-                _preflight(sweep)
-                run.execute(database_url, missing, _ray_pool)
+    if not missing:
+        run.open(database_url)
+        run.close("finished")
+    elif pools is not None:
+        run.execute(database_url, missing, pools)
+    else:
+        # Inside the session: Ray sets a handler of its own, which would end the sweep as failed.
+        with session(address), _sigterm_interrupts():
+            _preflight(sweep)
+            run.execute(database_url, missing, _ray_pool)
     return SweepResult(sweep_id, reused, run.computed, run.failed)
 
 

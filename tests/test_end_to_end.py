@@ -55,7 +55,14 @@ def environment(**more: str) -> dict[str, str]:
 def start(spec: Path, db: Path) -> "subprocess.Popen[str]":
     arguments = command("run", str(spec), "--db", str(db), "--address", "local")
     return subprocess.Popen(
-        arguments, cwd=ROOT, env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        arguments,
+        cwd=ROOT,
+        env=environment(),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        # A shell without job control ignores SIGINT for what it starts in the background, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
@@ -151,11 +158,12 @@ def test_killing_the_actor_costs_an_attempt_and_no_sample(spec: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_cleanly_and_marks_the_sweep(spec: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_end_cleanly_and_mark_the_sweep(spec: Path, tmp_path: Path, sent: signal.Signals) -> None:
     db = tmp_path / "results.db"
     process = start(spec, db)
     wait_until(lambda: len(results(db)) >= 5, 120, "five samples")
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sent)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130, output
     assert "Traceback" not in output

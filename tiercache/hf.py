@@ -69,7 +69,7 @@ def hidden_states(model: PreTrainedModel, tokens: Tensor, positions: Tensor, ste
     hidden = decoder.embed_tokens(tokens)
     rotation = _rotation(model, hidden, positions)
     for layer in decoder.layers:
-        hidden = layer(hidden, position_embeddings=rotation, tier_step=step)
+        hidden = layer.forward(hidden, position_embeddings=rotation, tier_step=step)
     return decoder.norm(hidden)  # type: ignore[no-any-return]
 
 

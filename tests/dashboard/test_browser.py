@@ -31,14 +31,14 @@ def browser():
 
 @pytest.fixture(scope="module")
 def serve(database):
-    """Return a function that serves a kind of database and returns the address."""
+    """Return a function that serves a kind of database, or one given by its URL, and returns the address."""
     started = []
 
     def begin(kind):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        url = database(kind)
+        url = kind if "://" in kind else database(kind)
         started.append(subprocess.Popen(command(port), env=environment(url), stdout=subprocess.DEVNULL))
         address = f"http://127.0.0.1:{port}"
         deadline = time.monotonic() + 60
@@ -80,6 +80,39 @@ def test_empty(serve, browser, screenshots):
         assert page.get_by_text("Page not found").count() == 0
         page.screenshot(path=screenshots / f"empty-{path}.png")
     page.close()
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """The URL of a database that holds the demo sweep itself, cut to a few problems and run in this process."""
+    from cluster.pool import InlinePool, WorkerOptions
+    from jobs.coordinator import run_sweep
+    from jobs.grid import expand
+    from jobs.spec import load_sweep
+
+    sweep = load_sweep(Path(__file__).parents[2] / "sweeps" / "demo.yaml")
+    short = [{**entry, "n": 3} for entry in sweep.benchmarks]
+    sweep = sweep.model_copy(update={"benchmarks": short})
+    url = f"sqlite:///{tmp_path_factory.mktemp('demo') / 'demo.db'}"
+
+    def pools(sweep, cells, samples):
+        return InlinePool(WorkerOptions(model=cells[0].model, device="cpu", threads=1))
+
+    run_sweep(sweep, expand(sweep), url, progress=False, pools=pools)
+    return url
+
+
+def test_the_demo(demo, serve, browser, screenshots):
+    address = serve(demo)
+    page = browser.new_page(viewport={"width": 1400, "height": 2000})
+    page.goto(f"{address}/compare")
+    settled(page, "Compare").get_by_text("h2o budget=0.5 pin_prompt").first.wait_for(timeout=30_000)
+    page.locator(".js-plotly-plot").first.wait_for(timeout=30_000)
+    snap(page, screenshots / "demo-compare.png")
+    for path, title in PAGES.items():
+        page.goto(f"{address}/{path}")
+        settled(page, title)
+        snap(page, screenshots / f"demo-{path}.png")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
