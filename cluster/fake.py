@@ -58,7 +58,7 @@ class FakeWorker:
             digits = int.from_bytes(hashlib.sha256(f"{task.seed} {task.prompt}".encode()).digest()[:4], "big")
             text = f"a chain #### {digits % 10_000:04d}"
             yield Done(task.key, task.prompt, text, completion(task.key, len(text)))
-        yield ShardStats(stats(len(shard.tasks)), "fake-host", "fake", start, time.time())
+        yield ShardStats(stats(len(shard.tasks)), "fake-worker", "fake-host", "fake", start, time.time())
 
     def _attempts(self, key: str) -> int:
         """How often this sample was begun before; remembered on disk."""

@@ -47,9 +47,10 @@ class Refused:
 
 @dataclass(frozen=True)
 class ShardStats:
-    """What running a shard cost and where it ran. `started` and `ended` are seconds since the epoch."""
+    """What running a shard cost and where it ran. `worker` names the process; times are seconds since the epoch."""
 
     stats: RunStats
+    worker: str
     host: str
     device: str
     started: float

@@ -1,5 +1,6 @@
 """The engine's host: a plain class. Ray turns it into an actor; tests call it directly."""
 
+import os
 import platform
 import socket
 import time
@@ -60,7 +61,9 @@ class EngineWorker:
             text = self.engine.loaded.decode(list(completion.tokens))
             yield Done(completion.key, prompts[completion.key], text, completion)
         if self.engine.stats is not None and requests:
-            yield ShardStats(self.engine.stats, socket.gethostname(), _device_name(self.device), started, time.time())
+            host = socket.gethostname()
+            place = f"{host}:{os.getpid()}", host, _device_name(self.device)
+            yield ShardStats(self.engine.stats, *place, started, time.time())
 
     def _request(self, shard: Shard, task: Task, prompts: dict[str, str]) -> Request:
         text, ids = self.engine.loaded.encode(task.prompt, shard.chat, shard.system)

@@ -1,6 +1,7 @@
 """From what an engine sends to the rows that are kept: this is where an answer is graded."""
 
 import platform
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -16,7 +17,7 @@ RECORDED = ("tiercache-eval", "torch", "transformers", "ray", "datasets", "sqlal
 
 def sample_row(sample: Sample, done: Done, shard_id: str, attempt: int) -> SampleRow:
     """A finished sample, graded."""
-    completion, ledger = done.completion, done.completion.ledger
+    completion = done.completion
     thinking = done.prompt.rstrip().endswith("<think>")
     grade = sample.cell.benchmark.grade(sample.problem, done.text, completion.finish, thinking_open=thinking)
     return SampleRow(
@@ -35,18 +36,7 @@ def sample_row(sample: Sample, done: Done, shard_id: str, attempt: int) -> Sampl
         output_tokens=len(completion.tokens),
         ttft_s=completion.ttft_s,
         wall_s=completion.wall_s,
-        hbm_tokens=ledger.hbm_tokens,
-        ddr_tokens=ledger.ddr_tokens,
-        packed_tokens=ledger.packed_tokens,
-        evicted_tokens=ledger.evicted_tokens,
-        hbm_bytes_mean=ledger.hbm_bytes_mean,
-        hbm_bytes_peak=ledger.hbm_bytes_peak,
-        ddr_bytes_mean=ledger.ddr_bytes_mean,
-        packed_bytes_mean=ledger.packed_bytes_mean,
-        evicted_bytes_end=ledger.evicted_bytes_end,
-        full_bytes_mean=ledger.full_bytes_mean,
-        full_bytes_end=ledger.full_bytes_end,
-        metadata_bytes_peak=ledger.metadata_bytes_peak,
+        **asdict(completion.ledger),  # the ledger's fields are the row's
         shard_id=shard_id,
     )
 
@@ -75,7 +65,7 @@ def shard_row(shard: Shard, fingerprint: str, sweep_id: str, measured: ShardStat
         id=shard.id,
         fingerprint=fingerprint,
         sweep_id=sweep_id,
-        actor=f"{measured.host}",
+        actor=measured.worker,
         host=measured.host,
         device=measured.device,
         started_at=datetime.fromtimestamp(measured.started, UTC),
