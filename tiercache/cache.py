@@ -11,17 +11,23 @@ from tiercache.placement import RowTiers, next_move, protected_intervals
 from tiercache.policy import Policy
 from tiercache.retier import NOWHERE, retier
 from tiercache.scorers import make_scorer
-from tiercache.store import Geometry, PackedStore, TierStore
+from tiercache.store import Geometry, PackedStore, TierStore, empty_value
 
 
 @dataclass
 class CachedSequence:
-    """One running sequence's bookkeeping. `hole`: it has a freed slot, which its next token takes."""
+    """One running sequence's bookkeeping.
+
+    hole        it has a freed slot, which its next token takes.
+    unwritten   its newest tokens whose positions aren't in the plane yet: they are consecutive, and nobody reads a
+                position before the next event, so they are written in one go.
+    """
 
     tiers: RowTiers
     seed: int
     usage: Usage = field(default_factory=Usage)
     hole: bool = False
+    unwritten: int = 0
 
 
 class TieredCache:
@@ -71,8 +77,6 @@ class TieredCache:
         for store in self.stores:
             store.join(len(prompts))
         self.hbm.reserve(0, max(prompts) + 1)
-        for name in self.hbm.fields:  # what an earlier sequence left here
-            self.hbm.planes[name][:, first:] = 0
         self.sequences.extend(CachedSequence(RowTiers(p), seed) for p, seed in zip(prompts, seeds, strict=True))
         missing = self.rows - self._victims.shape[1]
         if missing > 0:
@@ -96,29 +100,37 @@ class TieredCache:
         """Makes room for one token in each row.
 
         Returns:
-            its slot, int64 [layers, rows, kv_heads], and its true position, the number of tokens truly seen before it,
-            int64 [rows].
+            its slot, int64 [layers, rows, kv_heads] (the same in all layers and heads, unless a victim's slot is used
+            again), and its true position, the number of tokens truly seen before it, int64 [rows].
         """
         extents = self.hbm.extents
         self.hbm.reserve(0, max(extents) + 1)
         rows, (layers, heads) = self.rows, (self.geometry.layers, self.geometry.kv_heads)
-        device = self.hbm.device
         state = [extents, [each.tiers.seen for each in self.sequences]]
-        ends, seen = torch.tensor(state, device=device).unbind(0)
+        ends, seen = torch.tensor(state, device=self.hbm.device).unbind(0)
         slots = ends.view(1, rows, 1).expand(layers, rows, heads)
         holes = [sequence.hole for sequence in self.sequences]
         if any(holes):
-            hole = torch.tensor(holes, device=device).view(1, rows, 1)
+            hole = torch.tensor(holes, device=self.hbm.device).view(1, rows, 1)
             slots = torch.where(hole, self._victims[:, :rows], slots)
-        index = slots.unsqueeze(-1)
-        self.hbm.planes["pos"].scatter_(3, index, seen.int().view(1, rows, 1, 1).expand_as(index))
-        for name in self.hbm.fields:
-            self.hbm.planes[name].scatter_(3, index, 0)
+            index = slots.unsqueeze(-1)
+            self.hbm.planes["pos"].scatter_(3, index, seen.int().view(1, rows, 1, 1).expand_as(index))
         for row, sequence in enumerate(self.sequences):
             sequence.tiers.append()
-            extents[row] += not sequence.hole
+            if not sequence.hole:
+                extents[row] += 1
+                sequence.unwritten += 1
             sequence.hole = False
         return slots, seen
+
+    def _write_positions(self, row: int) -> None:
+        """Brings the position plane up to date. A row's unwritten tokens are its newest and fill its last slots."""
+        sequence, end = self.sequences[row], self.hbm.extents[row]
+        count, seen = sequence.unwritten, sequence.tiers.seen
+        if count:
+            newest = torch.arange(seen - count, seen, dtype=torch.int32, device=self.hbm.device)
+            self.hbm.planes["pos"][:, row, :, end - count : end] = newest
+            sequence.unwritten = 0
 
     def settle(self) -> None:
         """Runs each row's event if one is due after a decode step, and books the step."""
@@ -128,6 +140,7 @@ class TieredCache:
         for sequence in self.sequences:
             sequence.usage.after_event(sequence.tiers)
 
+    @torch.inference_mode()
     def leave(self, row: int) -> SequenceBytes:
         """Frees a row; the last row takes its index. Returns the sequence's ledger."""
         sequence = self.sequences[row]
@@ -139,6 +152,7 @@ class TieredCache:
             self.metadata_token_bytes,
         )
         last = self.rows - 1
+        self._write_positions(last)
         for store in self.stores:
             store.leave(row)
         self._victims[:, row] = self._victims[:, last]
@@ -153,6 +167,7 @@ class TieredCache:
             move = next_move(self.policy, tier)
             if move is None:
                 continue
+            self._write_positions(row)
             if reuse and move.evict == 1:
                 single.append(row)
             else:
@@ -181,7 +196,8 @@ class TieredCache:
             self.sequences[row].hole = True
         chosen = torch.tensor([sequence.hole for sequence in self.sequences], device=device).view(1, total, 1, 1)
         index = victim.unsqueeze(-1)
-        pos.scatter_(3, index, torch.where(chosen, -1, pos.gather(3, index)))
+        for name, plane in planes.items():
+            plane.scatter_(3, index, torch.where(chosen, empty_value(name), plane.gather(3, index)))
 
     def _protected(self, pos: Tensor) -> Tensor:
         """Which slots hold protected tokens; pos [layers, rows, kv_heads, slots]."""
@@ -208,6 +224,7 @@ class TieredCache:
     def check(self) -> None:
         """Asserts that storage and counts agree. Reads everything: for tests, not for the loop."""
         for row, tier in enumerate(self.tiers):
+            self._write_positions(row)
             held = [store.planes["pos"][:, row].cpu() for store in self.stores]
             counts = [tier.hbm, tier.ddr, tier.packed]
             for pos, count in zip(held, counts, strict=False):

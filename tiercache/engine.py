@@ -147,7 +147,7 @@ class Engine:
     ) -> Iterator[Completion]:
         # Longest first: rows whose prompt has ended are then a suffix that later chunks leave out.
         admitted = sorted(admitted, key=lambda request: -len(request.prompt))
-        with meter.prefill(sum(len(request.prompt) for request in admitted)):
+        with meter.prefill(sum(len(request.prompt) for request in admitted)), torch.inference_mode():
             started = time.perf_counter()
             rows.extend(_Row(request, started) for request in admitted)
             lengths = [len(request.prompt) for request in admitted]
@@ -180,7 +180,7 @@ class Engine:
         return torch.stack([state for state in last if state is not None])
 
     def _decode(self, cache: TieredCache, rows: list[_Row], meter: Meter) -> Iterator[Completion]:
-        with meter.decode(len(rows)):
+        with meter.decode(len(rows)), torch.inference_mode():
             step = DecodeStep(cache)
             device = self.loaded.device
             tokens = torch.tensor([row.tokens[-1] for row in rows], device=device).unsqueeze(1)

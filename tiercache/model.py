@@ -86,6 +86,7 @@ def wrap(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, devi
     model.requires_grad_(False)
     model.train(False)
     model.to(device)  # type: ignore[arg-type]
+    hf.shorten_lookups(model)
     config = model.config
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     geometry = Geometry(

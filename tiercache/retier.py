@@ -102,5 +102,5 @@ def _rebuild(store: TierStore, row: int, stays: Tensor, arrivals: list[dict[str,
     store.reserve(0, count)
     for name, plane in merged.items():
         store.planes[name][:, row, :, :count] = gather(plane, index)
-    store.planes["pos"][:, row, :, count:extent] = -1
+    store.clear(row, count, extent)
     store.extents[row] = count

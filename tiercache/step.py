@@ -66,14 +66,13 @@ class DecodeStep:
         self.tiers = [store for store in cache.stores if store.used()]
         self.biases = [_bias(store) for store in self.tiers]
         # Views for all layers at once: a slice for each layer would cost more than its attention on a small model.
-        self._keys, self._values = (cache.hbm.planes[side].unbind(0) for side in ("k", "v"))
         self._used_keys, self._used_values = cache.hbm.views()
         self._index = slots[..., None, None].expand(-1, -1, -1, 1, cache.geometry.head_dim).unbind(0)
         self._book_reads()
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        self._keys[layer].scatter_(2, self._index[layer], key)
-        self._values[layer].scatter_(2, self._index[layer], value)
+        self._used_keys[layer].scatter_(2, self._index[layer], key)
+        self._used_values[layer].scatter_(2, self._index[layer], value)
         rows, heads, _, dim = query.shape
         # The group stands where a kernel expects several queries of one head: no head is repeated.
         query = query.reshape(rows, self.cache.geometry.kv_heads, -1, dim)

@@ -4,7 +4,8 @@ A store is a dictionary of *planes*, tensors of shape [layers, rows, kv_heads, s
 packed form), the true position of each slot's token (-1: empty) and the scorer's slot fields. Whatever moves tokens
 moves all planes by the same index, so no scorer ever re-indexes anything.
 
-Used slots are `[0, extent)` for each row; `extent` is the same for all layers and heads of a row.
+Used slots are `[0, extent)` for each row; `extent` is the same for all layers and heads of a row. Beyond it positions
+are -1 and slot fields 0, so that a new token finds its fields ready.
 """
 
 from collections.abc import Mapping, Sequence
@@ -64,8 +65,7 @@ class TierStore:
     def _empty(self, name: str, tail: Sequence[int], dtype: torch.dtype, rows: int, slots: int) -> Tensor:
         # Zeros, not garbage: a masked slot's value is multiplied by a zero weight, and 0 * nan is nan.
         shape = (self.geometry.layers, rows, self.geometry.kv_heads, slots, *tail)
-        fill = -1 if name == "pos" else 0
-        return torch.full(shape, fill, dtype=dtype, device=self.device)
+        return torch.full(shape, empty_value(name), dtype=dtype, device=self.device)
 
     @property
     def rows(self) -> int:
@@ -103,9 +103,14 @@ class TierStore:
             used = max(self.extents[row], self.extents[last])
             for plane in self.planes.values():
                 plane[:, row, :, :used] = plane[:, last, :, :used]
-        self.planes["pos"][:, last, :, : self.extents[last]] = -1
+        self.clear(last, 0, self.extents[last])
         self.extents[row] = self.extents[last]
         self.extents.pop()
+
+    def clear(self, row: int, start: int, stop: int) -> None:
+        """Empties slots [start, stop): positions and slot fields; keys and values may stay."""
+        for name in self._metadata_layout():
+            self.planes[name][:, row, :, start:stop] = empty_value(name)
 
     def used(self) -> int:
         """Slots that any running row uses."""
@@ -173,6 +178,11 @@ class PackedStore(TierStore):
         for side in ("k", "v"):
             native[f"{side}_codes"], native[f"{side}_scale"], native[f"{side}_zero"] = quantize(tokens[side])
         return super().admit(native)
+
+
+def empty_value(plane: str) -> int:
+    """What an unused slot holds: no position is -1."""
+    return -1 if plane == "pos" else 0
 
 
 def gather(plane: Tensor, index: Tensor) -> Tensor:
