@@ -143,9 +143,10 @@ def sequence_bytes(
     The device holds T0 and the 8-bit codes of T2, the host T1. The last generated token ends the sequence: its keys
     and values are never written.
     """
-    tokens = footprint(policy, prompt_tokens, new_tokens - 1)
+    size = shape.sizes(policy, dtype)
+    tokens = footprint(policy, prompt_tokens, new_tokens - 1, size)
     full = tokens.full_end * shape.kv_bytes_per_token(dtype)
-    return shape.device_bytes(tokens, dtype), shape.host_bytes(tokens, dtype), full
+    return shape.device_bytes(tokens, size), shape.host_bytes(tokens, dtype), full
 
 
 def _longest(shape: ModelShape | None) -> int | None:

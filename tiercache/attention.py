@@ -4,6 +4,7 @@ Each tier contributes a partial result that is normalised within the tier; parti
 log-sum-exp identity o = sum_j exp(l_j - l) o_j, so a token counts exactly as if it had never moved.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -74,25 +75,28 @@ def fused_attention(
     )
 
 
-def prefill_attention_with_mass(
-    query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, counted: Tensor, scaling: float
-) -> tuple[Tensor, Tensor]:
-    """Attention of a chunk of queries, and the mass that each key received from the counted ones.
+def prefill_attention(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    visible: Tensor,
+    scaling: float,
+    observe: Callable[[int, Tensor], None],
+) -> Tensor:
+    """Attention of a chunk of queries; the weights are shown once and thrown away.
 
     Args:
         query: [rows, heads, chunk, d]; keys, values: [rows, kv_heads, n, d], n keys so far with the chunk's own.
         visible: bool [chunk, n], causal.
-        counted: [rows, chunk], 1 for a real query and 0 for padding on the right of a shorter prompt.
+        observe: called for each row with its number and weights [kv_heads, group, chunk, n].
 
     Returns:
-        output [rows, heads, chunk, d] and mass [rows, kv_heads, n], summed over the queries and over the query heads
-        of each group. Memory is O(chunk x n) for one row at a time, never O(n x n).
+        output [rows, heads, chunk, d]. Memory is O(chunk x n) for one row at a time, never O(n x n).
     """
     rows, heads, chunk, dim = query.shape
     kv_heads, length = keys.shape[1], keys.shape[2]
     out = torch.empty_like(query)
     wide = torch.float32 if query.dtype in (torch.float16, torch.bfloat16) else query.dtype
-    mass = torch.zeros(rows, kv_heads, length, dtype=wide, device=query.device)
     bias = torch.zeros(visible.shape, dtype=wide, device=query.device).masked_fill_(~visible, float("-inf"))
     for row in range(rows):
         groups = query[row].reshape(kv_heads, heads // kv_heads * chunk, dim)
@@ -101,5 +105,5 @@ def prefill_attention_with_mass(
         weights = torch.softmax(logits, dim=-1)
         flat = weights.view(kv_heads, -1, length)
         out[row] = torch.matmul(flat.to(values.dtype), values[row]).view(heads, chunk, dim)
-        mass[row] = torch.einsum("hgcn,c->hn", weights, counted[row].to(wide))
-    return out, mass
+        observe(row, weights)
+    return out

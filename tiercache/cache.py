@@ -6,11 +6,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from tiercache.errors import PolicyError
 from tiercache.ledger import SequenceBytes, Traffic, Usage, close_account
-from tiercache.placement import RowTiers, next_move, protected_intervals
+from tiercache.placement import Move, RowTiers, due_moves, protected_intervals
 from tiercache.policy import Policy
-from tiercache.retier import NOWHERE, retier
-from tiercache.scorers import make_scorer
+from tiercache.ranking import NOWHERE, Ranker, RowFacts
+from tiercache.retier import retier
+from tiercache.rowstate import QueryWindow, RowState
+from tiercache.scorers import Facts, View, make_scorer
+from tiercache.sizes import sizes
 from tiercache.store import Geometry, PackedStore, TierStore, empty_value
 
 
@@ -37,20 +41,41 @@ class TieredCache:
     token), the forward pass, `settle` (the policy's event, if one is due); at its end `leave`.
     """
 
-    def __init__(self, geometry: Geometry, policy: Policy, device: torch.device) -> None:
+    def __init__(self, geometry: Geometry, policy: Policy, device: torch.device, facts: Facts | None = None) -> None:
+        """Raises PolicyError where the policy's scorer can't work with this model."""
         self.geometry = geometry
         self.policy = policy
-        self.scorer = make_scorer(policy)
-        fields = self.scorer.fields(geometry.dtype) if policy.needs_attention or not self.scorer.needs_attention else {}
+        self.facts = facts = facts or Facts(geometry)
+        self.scorer = scorer = make_scorer(policy, facts)
+        g = geometry
+        self.sizes = sizes(policy.storage, policy.placement.window, g.layers, g.kv_heads, g.head_dim, g.dtype.itemsize)
+        self.positions = policy.storage.positions
+        if self.positions in ("cache", "rerotated") and facts.rope is None:
+            raise PolicyError(f"positions: '{self.positions}' needs rotary angles that depend on the position alone.")
+        self.watches = policy.acts  # a policy that never moves anything needs no scores
+        fields = scorer.fields() if self.watches else {}
         self.hbm = TierStore(geometry, fields, device)
         self.ddr = TierStore(geometry, fields, torch.device("cpu"))
         self.packed = PackedStore(geometry, fields, device)
         self.stores: list[TierStore] = [self.hbm, self.ddr, self.packed] if policy.placement.tiered else [self.hbm]
+        self.state = RowState(scorer.state() if self.watches else {}, device)
+        self.queries = QueryWindow(g, scorer.query_window, device) if scorer.query_window and self.watches else None
+        self.ranker = Ranker(policy, scorer, facts, self.state, self.queries)
         self.sequences: list[CachedSequence] = []
         self.traffic = Traffic()
-        self._victims = torch.zeros(geometry.layers, 0, geometry.kv_heads, dtype=torch.long, device=device)
+        self._victims = torch.zeros(g.layers, 0, g.kv_heads, dtype=torch.long, device=device)
         # One in, one out: a policy that evicts at every step reuses the victim's slot and copies nothing.
-        self._reuses_slots = policy.schedule.every == 1 and not policy.placement.tiered
+        placement = policy.placement
+        self._reuses_slots = (
+            policy.schedule.every == 1
+            and not (placement.tiered or placement.chunk or placement.window > 1 or scorer.ordered)
+            and self.positions in ("true", "drifted")
+        )
+
+    @property
+    def needs_attention(self) -> bool:
+        """Whether the scorer must be handed attention weights."""
+        return self.watches and self.scorer.needs_attention
 
     @property
     def rows(self) -> int:
@@ -78,6 +103,9 @@ class TieredCache:
             store.join(len(prompts))
         self.hbm.reserve(0, max(prompts) + 1)
         self.sequences.extend(CachedSequence(RowTiers(p), seed) for p, seed in zip(prompts, seeds, strict=True))
+        self.state.join(first, len(prompts))
+        if self.queries:
+            self.queries.state.join(first, len(prompts))
         missing = self.rows - self._victims.shape[1]
         if missing > 0:
             more = self._victims.new_zeros(self._victims.shape[0], missing, self._victims.shape[2])
@@ -93,21 +121,32 @@ class TieredCache:
             pos[:, row, :, :length] = torch.arange(length, dtype=torch.int32, device=pos.device)
             self.hbm.extents[row] = length
             sequence.tiers.append(length)
+            if self.positions == "cache":
+                self._unrotate(row, length)
             sequence.usage.before_event(sequence.tiers)
         self._events(range(rows.start, rows.stop), reuse=False)
 
-    def open_slots(self) -> tuple[Tensor, Tensor]:
+    def _unrotate(self, row: int, length: int) -> None:
+        """Turns a prompt's keys back to position 0: from here on they are numbered at each step."""
+        assert self.facts.rope is not None, "checked when the cache was made"
+        keys = self.hbm.planes["k"][:, row, :, :length]
+        keys.copy_(self.facts.rope.turn(keys, -torch.arange(length, device=keys.device)))
+
+    def open_slots(self) -> tuple[Tensor, Tensor, Tensor]:
         """Makes room for one token in each row.
 
         Returns:
             its slot, int64 [layers, rows, kv_heads] (the same in all layers and heads, unless a victim's slot is used
-            again), and its true position, the number of tokens truly seen before it, int64 [rows].
+            again); its true position, the number of tokens truly seen before it, int64 [rows]; and the position at
+            which the model is to rotate it, the same unless the policy renumbers (`positions`).
         """
         extents = self.hbm.extents
         self.hbm.reserve(0, max(extents) + 1)
         rows, (layers, heads) = self.rows, (self.geometry.layers, self.geometry.kv_heads)
         state = [extents, [each.tiers.seen for each in self.sequences]]
-        ends, seen = torch.tensor(state, device=self.hbm.device).unbind(0)
+        if self.positions != "true":
+            state.append([each.tiers.live for each in self.sequences])
+        ends, seen, *live = torch.tensor(state, device=self.hbm.device).unbind(0)
         slots = ends.view(1, rows, 1).expand(layers, rows, heads)
         holes = [sequence.hole for sequence in self.sequences]
         if any(holes):
@@ -121,7 +160,10 @@ class TieredCache:
                 extents[row] += 1
                 sequence.unwritten += 1
             sequence.hole = False
-        return slots, seen
+        if self.watches and self.scorer.needs_positions:
+            for row in range(rows):
+                self._write_positions(row)
+        return slots, seen, live[0] if live else seen
 
     def _write_positions(self, row: int) -> None:
         """Brings the position plane up to date. A row's unwritten tokens are its newest and fill its last slots."""
@@ -147,14 +189,16 @@ class TieredCache:
         account = close_account(
             sequence.usage,
             sequence.tiers,
-            self.geometry.token_bytes,
-            self.geometry.packed_token_bytes,
+            self.sizes,
             self.metadata_token_bytes,
         )
         last = self.rows - 1
         self._write_positions(last)
         for store in self.stores:
             store.leave(row)
+        self.state.leave(row, last)
+        if self.queries:
+            self.queries.state.leave(row, last)
         self._victims[:, row] = self._victims[:, last]
         self.sequences[row] = self.sequences[last]
         self.sequences.pop()
@@ -164,19 +208,22 @@ class TieredCache:
         single: list[int] = []
         for row in rows:
             tier = self.sequences[row].tiers
-            move = next_move(self.policy, tier)
-            if move is None:
-                continue
-            self._write_positions(row)
-            if reuse and move.evict == 1:
-                single.append(row)
-            else:
-                seed = torch.tensor(self.sequences[row].seed, device=self.hbm.device)
-                spans = protected_intervals(self.policy.placement, tier)
-                self._count(retier(self.stores, row, move, spans, self.scorer, seed))
-            tier.apply(move)
+            for move in due_moves(self.policy, tier, self.sizes):
+                self._write_positions(row)
+                if reuse and move.evict == 1:
+                    single.append(row)
+                else:
+                    self._move(row, move)
+                tier.apply(move)
         if single:
             self._free_one(single)
+
+    def _move(self, row: int, move: Move) -> None:
+        sequence = self.sequences[row]
+        tiers, spans = sequence.tiers, protected_intervals(self.policy.placement, sequence.tiers)
+        best = self.ranker.best_first(self.stores, RowFacts(row, sequence.seed, tiers.seen, tiers.prompt, spans))
+        renumber = self.facts.rope if self.positions == "rerotated" else None
+        self._count(retier(self.stores, row, move, best, renumber))
 
     def _free_one(self, rows: list[int]) -> None:
         """Evicts the lowest-ranked candidate of each of these rows; its slot stays free for the next token."""
@@ -185,9 +232,7 @@ class TieredCache:
         planes = {name: self.hbm.planes[name][:, :total, :, :used] for name in ("pos", *self.hbm.fields)}
         pos = planes["pos"]
         candidate = (pos >= 0) & ~self._protected(pos)
-        seeds = torch.tensor([sequence.seed for sequence in self.sequences], device=device)
-        score = self.scorer.score(planes, seeds)
-        score = score if score.is_floating_point() else score.float()  # positions and draws are exact in 24 bits
+        score = self.ranker.score(self._view(planes, candidate))
         score = score.masked_fill(~candidate, float("inf"))
         lowest = candidate & (score == score.amin(-1, keepdim=True))
         victim = torch.where(lowest, pos, NOWHERE).argmin(-1)  # among equals the oldest goes
@@ -198,6 +243,32 @@ class TieredCache:
         index = victim.unsqueeze(-1)
         for name, plane in planes.items():
             plane.scatter_(3, index, torch.where(chosen, empty_value(name), plane.gather(3, index)))
+
+    def _view(self, planes: dict[str, Tensor], candidate: Tensor) -> View:
+        """All rows at once, slots as they lie."""
+        device, total, used = candidate.device, self.rows, candidate.shape[3]
+        facts = [[each.seed, each.tiers.seen, each.tiers.prompt] for each in self.sequences]
+        seeds, seen, prompt = torch.tensor(facts, device=device).unbind(1)
+        keys, values = (
+            (self.hbm.planes[side][:, :total, :, :used] for side in ("k", "v"))
+            if self.scorer.needs_keys
+            else (None, None)
+        )
+        queries, places = self.queries.read(slice(0, total)) if self.queries else (None, None)
+        return View(
+            pos=planes["pos"],
+            fields={name: planes[name] for name in self.hbm.fields},
+            candidate=candidate,
+            seeds=seeds,
+            seen=seen,
+            prompt=prompt,
+            state=self.state.rows(slice(0, total)),
+            keys=keys,
+            values=values,
+            queries=queries,
+            query_pos=places,
+            scaling=self.geometry.head_dim**-0.5,
+        )
 
     def _protected(self, pos: Tensor) -> Tensor:
         """Which slots hold protected tokens; pos [layers, rows, kv_heads, slots]."""
@@ -216,8 +287,8 @@ class TieredCache:
         if len(self.stores) == 1:
             return
         pairs = self.geometry.layers * self.geometry.kv_heads
-        full = (self.geometry.token_bytes + self.metadata_token_bytes) // pairs
-        packed = (self.geometry.packed_token_bytes + self.metadata_token_bytes) // pairs
+        full = (self.sizes.token + self.metadata_token_bytes) // pairs
+        packed = (self.sizes.packed // self.sizes.window + self.metadata_token_bytes) // pairs
         self.traffic.to_host += (crossed[0][1] + crossed[2][1]) * full
         self.traffic.to_device += crossed[1][0] * full + crossed[1][2] * packed
 

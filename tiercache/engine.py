@@ -18,6 +18,7 @@ from tiercache.placement import footprint
 from tiercache.policy import Policy
 from tiercache.requests import Completion, Request, RunStats
 from tiercache.sampling import sample
+from tiercache.sizes import sizes
 from tiercache.step import DecodeStep, PrefillStep
 
 log = logging.getLogger(__name__)
@@ -113,7 +114,7 @@ class Engine:
     def _serve(
         self, waiting: deque[Request], policy: Policy, max_batch: int, rows: list[_Row], meter: Meter
     ) -> Iterator[Completion]:
-        cache = TieredCache(self.loaded.geometry, policy, self.loaded.device)
+        cache = TieredCache(self.loaded.geometry, policy, self.loaded.device, self.loaded.facts)
         meter.watch(cache)
         while waiting or rows:
             admitted = self._admit(waiting, policy, max_batch, rows)
@@ -138,9 +139,10 @@ class Engine:
     def _reserved_bytes(self, request: Request, policy: Policy) -> int:
         """Device bytes this sequence holds at its worst moment, quantised tokens included."""
         # The last token's keys and values are never written.
-        peak = footprint(policy, len(request.prompt), request.sampling.max_new_tokens - 1)
-        geometry = self.loaded.geometry
-        return peak.hbm_peak * geometry.token_bytes + peak.packed_peak * geometry.packed_token_bytes
+        g, window = self.loaded.geometry, policy.placement.window
+        size = sizes(policy.storage, window, g.layers, g.kv_heads, g.head_dim, g.dtype.itemsize)
+        peak = footprint(policy, len(request.prompt), request.sampling.max_new_tokens - 1, size)
+        return peak.hbm_peak * size.token + size.packed_bytes(peak.packed_peak)
 
     def _prefill(
         self, admitted: list[Request], cache: TieredCache, rows: list[_Row], meter: Meter
@@ -174,6 +176,7 @@ class Engine:
             step = PrefillStep(cache, slice(where.start, where.start + active), start, lengths[:active], chunk)
             positions = torch.arange(start, start + chunk, device=device).unsqueeze(0)
             hidden = hf.hidden_states(self.loaded.model, tokens.to(device), positions, step)
+            step.finish()
             for i in range(active):
                 if start < lengths[i] <= start + chunk:
                     last[i] = hidden[i, lengths[i] - 1 - start]
@@ -185,6 +188,7 @@ class Engine:
             device = self.loaded.device
             tokens = torch.tensor([row.tokens[-1] for row in rows], device=device).unsqueeze(1)
             hidden = hf.hidden_states(self.loaded.model, tokens, step.positions.unsqueeze(1), step)
+            step.finish()
             cache.settle()
             self._next_tokens(hidden[:, -1], rows)
         yield from self._retire(cache, rows, meter)

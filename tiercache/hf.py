@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 
 from tiercache.errors import ModelError
+from tiercache.rope import Rope
 from tiercache.step import Step
 
 NAME = "tiercache"
@@ -78,8 +79,11 @@ def hidden_states(model: PreTrainedModel, tokens: Tensor, positions: Tensor, ste
     decoder = model.model
     hidden = decoder.embed_tokens(tokens)
     rotation = _rotation(model, hidden, positions)
-    for layer in decoder.layers:
+    watched = step.hidden_layers
+    for index, layer in enumerate(decoder.layers):
         hidden = layer.forward(hidden, position_embeddings=rotation, tier_step=step)
+        if index in watched:
+            step.layer_output(index, hidden)
     return decoder.norm(hidden)  # type: ignore[no-any-return]
 
 
@@ -104,12 +108,28 @@ def _rotation(model: PreTrainedModel, hidden: Tensor, positions: Tensor) -> tupl
     return cos, sin
 
 
+def rope(model: PreTrainedModel) -> Rope | None:
+    """The model's rotary angles, where they depend on the position alone and cosines aren't scaled."""
+    rotary = model.model.rotary_emb
+    if _rope_type(model) not in STATIC_ROPE or getattr(rotary, "attention_scaling", 1.0) != 1.0:
+        return None
+    return Rope(rotary.inv_freq)
+
+
+def output_weight(model: PreTrainedModel, layer: int) -> Tensor:
+    """Weight of a layer's attention output projection, [hidden, query_heads * head_dim]."""
+    return model.model.layers[layer].self_attn.o_proj.weight  # type: ignore[no-any-return]
+
+
+def _rope_type(model: PreTrainedModel) -> str:
+    return str((getattr(model.config, "rope_parameters", None) or {}).get("rope_type", "dynamic"))
+
+
 def _table(model: PreTrainedModel, hidden: Tensor) -> Tensor | None:
     """[positions, 2, head_dim]"""
-    kind = (getattr(model.config, "rope_parameters", None) or {}).get("rope_type", "dynamic")
     every = torch.arange(model.config.max_position_embeddings, device=hidden.device).unsqueeze(0)
     cos, sin = model.model.rotary_emb(hidden[:1, :1], position_ids=every[:, :1])
-    if kind not in STATIC_ROPE or 2 * cos.numel() * cos.element_size() * every.shape[1] > TABLE_BYTES:
+    if _rope_type(model) not in STATIC_ROPE or 2 * cos.numel() * cos.element_size() * every.shape[1] > TABLE_BYTES:
         return None
     cos, sin = model.model.rotary_emb(hidden[:1, :1], position_ids=every)
     return torch.stack([cos[0], sin[0]], dim=1)

@@ -7,6 +7,7 @@ tensors. Slot fields and positions are metadata and counted apart.
 from dataclasses import dataclass
 
 from tiercache.placement import RowTiers
+from tiercache.sizes import Sizes
 
 
 @dataclass
@@ -63,13 +64,11 @@ class SequenceBytes:
     metadata_bytes_peak: int
 
 
-def close_account(
-    usage: Usage, row: RowTiers, token_bytes: int, packed_token_bytes: int, metadata_token_bytes: int
-) -> SequenceBytes:
+def close_account(usage: Usage, row: RowTiers, size: Sizes, metadata_token_bytes: int) -> SequenceBytes:
     """The sequence's ledger. A sequence that ended with its first token had no decode step: its mean is its end."""
     if usage.steps == 0:
         usage.after_event(row)
-    steps = usage.steps
+    steps, token_bytes = usage.steps, size.token
     return SequenceBytes(
         hbm_tokens=row.hbm,
         ddr_tokens=row.ddr,
@@ -78,7 +77,7 @@ def close_account(
         hbm_bytes_mean=usage.hbm_sum * token_bytes / steps,
         hbm_bytes_peak=usage.hbm_peak * token_bytes,
         ddr_bytes_mean=usage.ddr_sum * token_bytes / steps,
-        packed_bytes_mean=usage.packed_sum * packed_token_bytes / steps,
+        packed_bytes_mean=usage.packed_sum * size.packed / size.window / steps,
         evicted_bytes_end=row.evicted * token_bytes,
         full_bytes_mean=usage.seen_sum * token_bytes / steps,
         full_bytes_end=row.seen * token_bytes,

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from tiercache import hf
 from tiercache.errors import ModelError
 from tiercache.model_spec import EMBEDDED, ModelSpec
+from tiercache.scorers import Facts
 from tiercache.store import Geometry
 
 log = logging.getLogger(__name__)
@@ -22,6 +24,7 @@ class LoadedModel:
 
     `eos` are the token ids that end a sequence; `max_context` the longest prompt plus output that it can be given:
     its position range, or less where sliding attention would begin to forget (which this engine doesn't imitate).
+    `facts` is what scorers may know of the model.
     """
 
     model: PreTrainedModel
@@ -31,6 +34,7 @@ class LoadedModel:
     eos: frozenset[int]
     max_context: int
     context_reason: str
+    facts: Facts
 
     def encode(self, prompt: str, chat: bool = False, system: str | None = None) -> tuple[str, list[int]]:
         """Renders and tokenizes a prompt; returns the rendered text and its ids.
@@ -100,7 +104,8 @@ def wrap(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, devi
     window = hf.sliding_window(model)
     if window is not None and window < context:
         context, reason = window, "sliding_window"
-    return LoadedModel(model, tokenizer, geometry, device, _eos(model, tokenizer), context, reason)
+    facts = Facts(geometry, hf.rope(model), partial(hf.output_weight, model))
+    return LoadedModel(model, tokenizer, geometry, device, _eos(model, tokenizer), context, reason, facts)
 
 
 def _source(spec: ModelSpec) -> tuple[str, dict[str, Any]]:

@@ -10,14 +10,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from tiercache.policy import Budget, Placement, Policy
+from tiercache.parts import Budget, Placement
+from tiercache.policy import Policy
+from tiercache.sizes import Sizes
 
 
 @dataclass
 class RowTiers:
     """Token counts of one sequence, the same for each of its (layer, KV head) pairs.
 
-    Invariant: `hbm + ddr + packed + evicted == seen`, and `evicted` never falls.
+    Invariant: `hbm + ddr + packed + evicted == seen`, and `evicted` never falls. `chunks`: compressed so far, where the
+    placement works by chunks.
     """
 
     prompt: int
@@ -26,6 +29,7 @@ class RowTiers:
     ddr: int = 0
     packed: int = 0
     evicted: int = 0
+    chunks: int = 0
 
     @property
     def live(self) -> int:
@@ -46,6 +50,7 @@ class RowTiers:
         protected = self.live - move.candidates
         self.hbm, self.ddr, self.packed = protected + move.hbm, move.ddr, move.packed
         self.evicted += move.evict
+        self.chunks += move.chunk
         assert self.live + self.evicted == self.seen, "tiers partition the seen tokens"
 
 
@@ -58,24 +63,26 @@ class Move:
     ddr: int
     packed: int
     evict: int
+    chunk: bool = False
 
 
 def protected_intervals(placement: Placement, row: RowTiers) -> list[tuple[int, int]]:
-    """Disjoint, sorted [start, stop) position ranges whose tokens never leave device memory."""
-    recent = placement.recent
-    if placement.recent_share is not None and placement.budget is not None:
-        of_budget = row.prompt if placement.pin_prompt and placement.budget.ratio is not None else 0
-        recent = max(
-            recent, int(placement.recent_share * (limit(placement.budget, placement.pin_prompt, row) - of_budget))
-        )
-    spans = [(0, placement.sinks), (row.seen - recent, row.seen)]
-    spans.append((row.prompt, row.prompt + placement.generated_sinks))
-    if placement.pin_prompt:
-        spans.append((0, row.prompt))
+    """Disjoint, sorted [start, stop) position ranges whose tokens never leave device memory, as whole windows."""
+    if placement.chunk is not None:  # everything but the chunk that is due
+        start = placement.sinks + row.chunks * placement.chunk
+        due = row.seen >= start + 2 * placement.chunk
+        spans = [(0, start), (start + placement.chunk if due else start, row.seen)]
+    else:
+        spans = [(0, placement.sinks), (row.seen - recent_tokens(placement, row), row.seen)]
+        spans.append((row.prompt, row.prompt + placement.generated_sinks))
+        if placement.pin_prompt:
+            spans.append((0, row.prompt))
+    size = placement.window
     merged: list[tuple[int, int]] = []
     for start, stop in sorted((max(0, a), min(b, row.seen)) for a, b in spans):
         if stop <= start:
             continue
+        start, stop = start // size * size, min(row.seen, -(-stop // size) * size)
         if merged and start <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
         else:
@@ -83,54 +90,125 @@ def protected_intervals(placement: Placement, row: RowTiers) -> list[tuple[int, 
     return merged
 
 
+def recent_tokens(placement: Placement, row: RowTiers) -> int:
+    """Newest tokens that are protected now."""
+    recent, budget = placement.recent, placement.budget
+    if placement.recent_share is None or budget is None:
+        return recent
+    if budget.tokens is not None:
+        whole = float(budget.tokens)
+    elif budget.bytes is not None:
+        whole = budget.bytes * row.seen
+    else:
+        whole = limit(budget, placement.pin_prompt, row) - (row.prompt if placement.pin_prompt else 0)
+    recent = max(recent, int(placement.recent_share * whole))
+    return min(recent, placement.recent_cap or recent)
+
+
 def limit(budget: Budget, pin_prompt: bool, row: RowTiers) -> int:
-    """Tokens that the budget allows this sequence to keep now."""
+    """Full-precision tokens that the budget allows this sequence to keep now."""
     if budget.tokens is not None:
         return budget.tokens
-    assert budget.ratio is not None, "a budget has tokens or a ratio"
+    if budget.bytes is not None:
+        return math.floor(budget.bytes * row.seen + 1e-9)
+    assert budget.ratio is not None, "a budget has tokens, a ratio or bytes"
     if pin_prompt:
         return row.prompt + math.ceil(budget.ratio * row.generated)
     return math.ceil(budget.ratio * row.seen)
 
 
-def next_move(policy: Policy, row: RowTiers) -> Move | None:
-    """The move due for `row` now, or None. Call it after the prefill and after each appended token."""
-    placement = policy.placement
-    if not (placement.evicts or placement.tiered) or row.seen < row.prompt:
+def next_move(policy: Policy, row: RowTiers, size: Sizes | None = None) -> Move | None:
+    """The move due for `row` now, or None. Call it after the prefill and after each appended token.
+
+    `size` is needed where bytes decide. A placement by chunks may have several due: apply each and ask again.
+    """
+    placement, every = policy.placement, policy.schedule.every
+    if not policy.acts or row.seen < row.prompt:
         return None
-    if row.generated % policy.schedule.every:
+    if placement.chunk is not None:
+        return _chunk_move(placement, placement.chunk, row)
+    if row.generated % every if every else row.generated:
         return None
     protected = sum(stop - start for start, stop in protected_intervals(placement, row))
     candidates = row.live - protected
     assert candidates >= 0, "a protected token is never evicted"
+    budget = placement.budget
+    if budget is not None and placement.tiered and (budget.bytes is not None or placement.packed_bytes):
+        assert size is not None, "bytes decide"
+        share = budget.bytes or limit(budget, placement.pin_prompt, row) / row.seen
+        return _byte_move(placement, share, row, candidates, size)
     evict = _evictions(placement, row, candidates)
     survivors = candidates - evict
-    hbm = math.floor(placement.hbm * survivors + 1e-9)
-    packed = min(survivors - hbm, math.floor(placement.packed * survivors + 1e-9))
+    hbm = _whole(placement.hbm * survivors, placement.window)
+    packed = min(survivors - hbm, _whole(placement.packed * survivors, placement.window))
     move = Move(candidates, hbm, survivors - hbm - packed, packed, evict)
     if evict == 0 and not placement.tiered:
         return None
     return move
 
 
+def _whole(tokens: float, window: int) -> int:
+    """Whole windows of tokens, rounded down."""
+    return math.floor(tokens / window + 1e-9) * window
+
+
 def _evictions(placement: Placement, row: RowTiers, candidates: int) -> int:
+    window = placement.window
     if placement.budget is not None:
-        return min(candidates, max(0, row.live - limit(placement.budget, placement.pin_prompt, row)))
+        excess = max(0, row.live - limit(placement.budget, placement.pin_prompt, row))
+        return min(candidates, -(-excess // window) * window)
     if placement.compound:
-        return math.floor(placement.evict * candidates + 1e-9)
-    target = math.floor(placement.evict * (candidates + row.evicted) + 1e-9)
+        return _whole(placement.evict * candidates, window)
+    target = _whole(placement.evict * (candidates + row.evicted), window)
     return max(0, target - row.evicted)
 
 
-def trajectory(policy: Policy, prompt: int, generated: int) -> Iterator[RowTiers]:
+def _byte_move(placement: Placement, share: float, row: RowTiers, candidates: int, size: Sizes) -> Move:
+    """The candidates cut so that device bytes, scales included, stay within a share of the full cache's.
+
+    With `packed_bytes` that share of what the protected tokens leave goes to quantised tokens. Otherwise survivors are
+    divided by `hbm` and `packed`, and as many survive as fit; host memory is not counted.
+    """
+    window = placement.window
+    room = max(0.0, share * row.seen * size.token - (row.live - candidates) * size.token)
+    if placement.packed_bytes:
+        packed = int((placement.packed_bytes * room + 1e-6) // (size.packed / size.window * window)) * window
+        packed = min(packed, candidates)
+        spare = room - size.packed_bytes(packed)
+        hbm = min(candidates - packed, int((spare + 1e-6) // (size.token * window)) * window)
+        return Move(candidates, hbm, 0, packed, candidates - hbm - packed)
+    each = placement.hbm * size.token + placement.packed * size.packed / size.window
+    survivors = candidates if not each else min(candidates, _whole(room / each, window))
+    hbm = _whole(placement.hbm * survivors, window)
+    packed = min(survivors - hbm, _whole(placement.packed * survivors, window))
+    return Move(candidates, hbm, survivors - hbm - packed, packed, candidates - survivors)
+
+
+def _chunk_move(placement: Placement, chunk: int, row: RowTiers) -> Move | None:
+    """Chunk and reference must both be complete; what was compressed before stays as it is."""
+    start = placement.sinks + row.chunks * chunk
+    if row.seen < start + 2 * chunk:
+        return None
+    kept = math.floor(placement.chunk_keep * chunk + 1e-9)
+    return Move(chunk, kept, 0, 0, chunk - kept, chunk=True)
+
+
+def trajectory(policy: Policy, prompt: int, generated: int, size: Sizes | None = None) -> Iterator[RowTiers]:
     """The tier counts after the prefill and after each of `generated` decode steps."""
     row = RowTiers(prompt)
     for tokens in [prompt, *[1] * generated]:
         row.append(tokens)
-        move = next_move(policy, row)
-        if move is not None:
+        for move in due_moves(policy, row, size):
             row.apply(move)
         yield replace(row)
+
+
+def due_moves(policy: Policy, row: RowTiers, size: Sizes | None = None) -> Iterator[Move]:
+    """The moves due now, one after the other: the caller applies each before it asks for the next."""
+    move = next_move(policy, row, size)
+    while move is not None:
+        yield move
+        move = next_move(policy, row, size) if move.chunk else None
 
 
 @dataclass(frozen=True)
@@ -146,15 +224,14 @@ class Footprint:
 
 
 @lru_cache(maxsize=4096)
-def footprint(policy: Policy, prompt: int, generated: int) -> Footprint:
+def footprint(policy: Policy, prompt: int, generated: int, size: Sizes | None = None) -> Footprint:
     """Peaks include the moment before an event, when the newest token is in and nothing has left yet."""
     row = RowTiers(prompt)
     peak = ddr = packed = total = 0
     for step, tokens in enumerate([prompt, *[1] * generated]):
         row.append(tokens)
         peak = max(peak, row.hbm)
-        move = next_move(policy, row)
-        if move is not None:
+        for move in due_moves(policy, row, size):
             row.apply(move)
         ddr, packed = max(ddr, row.ddr), max(packed, row.packed)
         total += row.hbm if step else 0

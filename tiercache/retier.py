@@ -1,7 +1,6 @@
-"""One event for one sequence: rank the candidates, cut the ranking into tiers, move what changed its tier.
+"""One event for one sequence: cut the ranking into tiers and move what changed its tier.
 
-Ties are broken towards the newer token, so that with all scores equal every policy keeps the most recent, on every
-backend. After an event each store's slots are sorted by position.
+After an event each store's slots are sorted by position.
 """
 
 from collections.abc import Sequence
@@ -10,22 +9,24 @@ import torch
 from torch import Tensor
 
 from tiercache.placement import Move
-from tiercache.scorers import Scorer
+from tiercache.ranking import NOWHERE
+from tiercache.rope import Rope
 from tiercache.store import TierStore, gather
-
-NOWHERE = torch.iinfo(torch.int32).max  # sorts after every position
-Spans = Sequence[tuple[int, int]]
 
 
 def retier(
-    stores: Sequence[TierStore], row: int, move: Move, spans: Spans, scorer: Scorer, seed: Tensor
+    stores: Sequence[TierStore], row: int, move: Move, best_first: Tensor, renumber: Rope | None = None
 ) -> list[list[int]]:
     """Moves `row`'s tokens between `stores`, given best tier first; the rest of the ranking is evicted.
+
+    Args:
+        best_first: slots over all stores, one after the other, best first: int64 [layers, kv_heads, tokens].
+        renumber: turns the kept keys so that their positions are 0, 1, …; for a single store.
 
     Returns:
         crossed[a][b]: (layer, KV head, token) triples that moved from store a to store b.
     """
-    destinations = _destinations(stores, row, move, spans, scorer, seed)
+    destinations = _destinations(stores, row, move, best_first)
     crossed = [[0] * len(stores) for _ in stores]
     arrivals: list[list[dict[str, Tensor]]] = [[] for _ in stores]
     for a, source in enumerate(stores):
@@ -40,40 +41,17 @@ def retier(
     live = sum(store.extents[row] for store in stores)
     kept = [live - move.evict - move.ddr - move.packed, move.ddr, move.packed]
     for b, store in enumerate(stores):
-        _rebuild(store, row, destinations[b] == b, arrivals[b], kept[b])
+        _rebuild(store, row, destinations[b] == b, arrivals[b], kept[b], renumber)
     return crossed
 
 
-def inside(pos: Tensor, spans: Spans) -> Tensor:
-    """Whether each position lies in one of the [start, stop) spans."""
-    result = torch.zeros_like(pos, dtype=torch.bool)
-    for start, stop in spans:
-        result |= (pos >= start) & (pos < stop)
-    return result
-
-
-def _destinations(
-    stores: Sequence[TierStore], row: int, move: Move, spans: Spans, scorer: Scorer, seed: Tensor
-) -> list[Tensor]:
+def _destinations(stores: Sequence[TierStore], row: int, move: Move, best_first: Tensor) -> list[Tensor]:
     """For each store, the index of the store each of its slots goes to; len(stores) means evicted."""
-    device = stores[0].device
-    names = ["pos", *stores[0].fields]
-    planes = {
-        name: torch.cat(
-            [s.planes[name][:, row : row + 1, :, : s.extents[row]].to(device) for s in stores if s.extents[row]], dim=3
-        )
-        for name in names
-    }
-    score = scorer.score(planes, seed.view(1)).squeeze(1).double()  # [layers, kv_heads, n]
-    pos = planes["pos"].squeeze(1)
-    score = score.masked_fill(inside(pos, spans), float("inf"))
-    newest_first = pos.argsort(dim=-1, descending=True)
-    best_first = newest_first.gather(-1, score.gather(-1, newest_first).argsort(dim=-1, descending=True, stable=True))
-    live = pos.shape[-1]
+    live = best_first.shape[-1]
     cuts = torch.tensor(
         [live - move.evict - move.packed - move.ddr, live - move.evict - move.packed, live - move.evict]
     )
-    rank_to_store = torch.bucketize(torch.arange(live), cuts, right=True).to(device)
+    rank_to_store = torch.bucketize(torch.arange(live), cuts, right=True).to(best_first.device)
     destination = torch.empty_like(best_first).scatter_(-1, best_first, rank_to_store.expand_as(best_first))
     sizes = [store.extents[row] for store in stores]
     if len(stores) == 1:  # no host or packed tier: whatever isn't kept is evicted
@@ -90,7 +68,9 @@ def _collect(source: TierStore, row: int, pos: Tensor, leaving: Tensor) -> dict[
     return tokens
 
 
-def _rebuild(store: TierStore, row: int, stays: Tensor, arrivals: list[dict[str, Tensor]], count: int) -> None:
+def _rebuild(
+    store: TierStore, row: int, stays: Tensor, arrivals: list[dict[str, Tensor]], count: int, renumber: Rope | None
+) -> None:
     """Compacts `row` to the tokens that stay and those that arrived, sorted by position."""
     extent = store.extents[row]
     if not arrivals and count == extent:
@@ -101,6 +81,9 @@ def _rebuild(store: TierStore, row: int, stays: Tensor, arrivals: list[dict[str,
     index = merged["pos"].argsort(dim=-1)[..., :count]
     store.reserve(0, count)
     for name, plane in merged.items():
-        store.planes[name][:, row, :, :count] = gather(plane, index)
+        moved = gather(plane, index)
+        if name == "k" and renumber is not None:
+            moved = renumber.turn(moved, torch.arange(count, device=index.device) - index)
+        store.planes[name][:, row, :, :count] = moved
     store.clear(row, count, extent)
     store.extents[row] = count

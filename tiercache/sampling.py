@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tiercache.mixing import mix
 from tiercache.requests import Sampling
-from tiercache.scorers import mix
 
 
 def sample(logits: Tensor, rows: Sequence[tuple[Sampling, int, int]]) -> Tensor:

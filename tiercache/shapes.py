@@ -14,6 +14,8 @@ from typing import Any
 from tiercache.errors import ModelError
 from tiercache.model_spec import EMBEDDED, ModelSpec
 from tiercache.placement import Footprint
+from tiercache.policy import Policy
+from tiercache.sizes import Sizes, sizes
 from tiercache.strict import nearest
 
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
@@ -49,13 +51,14 @@ class ModelShape:
         """Bytes of one token's keys and values over all layers and KV heads."""
         return 2 * self.layers * self.kv_heads * self.head_dim * ELEMENT_BYTES[self.resolve(dtype)]
 
-    def packed_bytes_per_token(self) -> int:
-        """The same at 8 bits (T2): a code for each element, a float32 scale and zero for each key and value vector."""
-        return 2 * self.layers * self.kv_heads * (self.head_dim + 2 * ELEMENT_BYTES["float32"])
+    def sizes(self, policy: Policy, dtype: str = "auto") -> Sizes:
+        """Bytes of a token in each form under this policy."""
+        item = ELEMENT_BYTES[self.resolve(dtype)]
+        return sizes(policy.storage, policy.placement.window, self.layers, self.kv_heads, self.head_dim, item)
 
-    def device_bytes(self, tokens: Footprint, dtype: str = "auto") -> int:
+    def device_bytes(self, tokens: Footprint, size: Sizes) -> int:
         """Most device bytes of one sequence, by the rule of the engine's admission: T0 and T2, each at its peak."""
-        return tokens.hbm_peak * self.kv_bytes_per_token(dtype) + tokens.packed_peak * self.packed_bytes_per_token()
+        return tokens.hbm_peak * size.token + size.packed_bytes(tokens.packed_peak)
 
     def host_bytes(self, tokens: Footprint, dtype: str = "auto") -> int:
         """Most host bytes of one sequence: T1, in full precision."""

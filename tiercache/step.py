@@ -3,6 +3,8 @@
 The model stays transformers' own; its attention function hands queries, keys and values (after RoPE) to `attend`.
 """
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -13,18 +15,27 @@ from tiercache.attention import (
     combine,
     fused_attention,
     partial_attention,
-    prefill_attention_with_mass,
+    prefill_attention,
     softmax_attention,
 )
 from tiercache.cache import TieredCache
+from tiercache.scorers.base import Observed, ObservedPrefill, Part
 from tiercache.store import TierStore
 
 
 class Step(Protocol):
     """One forward pass over the running batch."""
 
+    hidden_layers: tuple[int, ...]  # whose output `layer_output` wants
+
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """query [rows, heads, n, d]; key, value [rows, kv_heads, n, d] -> output [rows, n, heads, d]."""
+
+    def layer_output(self, layer: int, hidden: Tensor) -> None:
+        """Output [rows, n, hidden] of a layer in `hidden_layers`."""
+
+    def finish(self) -> None:
+        """After the forward pass, before the policy's event."""
 
 
 class PrefillStep:
@@ -34,11 +45,13 @@ class PrefillStep:
     """
 
     def __init__(self, cache: TieredCache, rows: slice, start: int, lengths: list[int], chunk: int) -> None:
-        self.cache, self.rows, self.start = cache, rows, start
+        self.cache, self.rows, self.start, self.lengths = cache, rows, start, lengths
         device = cache.hbm.device
         places = torch.arange(start, start + chunk, device=device)
         self.visible = torch.arange(start + chunk, device=device) <= places.unsqueeze(1)  # [chunk, start + chunk]
         self.counted = places < torch.tensor(lengths, device=device).unsqueeze(1)  # [rows, chunk]
+        self.hidden_layers = cache.scorer.hidden_layers if cache.watches else ()
+        self._hidden: dict[int, Tensor] = {}
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         stop = self.start + key.shape[2]
@@ -46,51 +59,92 @@ class PrefillStep:
         keys, values = (planes[side][layer, self.rows, :, :stop] for side in ("k", "v"))
         keys[:, :, self.start :] = key
         values[:, :, self.start :] = value
-        if self.cache.policy.needs_attention:
-            out, mass = prefill_attention_with_mass(query, keys, values, self.visible, self.counted, scaling)
-            planes["mass"][layer, self.rows, :, :stop] += mass
+        if self.cache.queries is not None:
+            for i, real in enumerate(self._real()):
+                self.cache.queries.write_chunk(layer, self.rows.start + i, query[i, :, :real], self.start)
+        if self.cache.needs_attention:
+            out = prefill_attention(query, keys, values, self.visible, scaling, partial(self._observe, layer))
         elif self.start == 0:
             out = fused_attention(query, key, value, None, scaling, causal=True)
         else:
             out = fused_attention(query, keys, values, self.visible, scaling)
         return out.transpose(1, 2).contiguous()
 
+    def _observe(self, layer: int, row: int, weights: Tensor) -> None:
+        store, stop = self.cache.hbm, weights.shape[-1]
+        fields = {name: store.planes[name][layer, self.rows.start + row, :, :stop] for name in store.fields}
+        self.cache.scorer.observe_prefill(ObservedPrefill(layer, fields, weights, self.counted[row], self.start))
+
+    def layer_output(self, layer: int, hidden: Tensor) -> None:
+        self._hidden[layer] = hidden
+
+    def finish(self) -> None:
+        """Hands each row's real hidden states to the scorer and writes the slot fields that it returns."""
+        if not self._hidden:
+            return
+        for i, real in enumerate(self._real()):
+            row = self.rows.start + i
+            hidden = {layer: states[i : i + 1, :real] for layer, states in self._hidden.items()}
+            fields = self.cache.scorer.observe_hidden(hidden, self.cache.state.rows(slice(row, row + 1)))
+            for name, values in fields.items():
+                self.cache.hbm.planes[name][:, row, :, self.start : self.start + real] = values[0]
+
+    def _real(self) -> list[int]:
+        """Tokens of this chunk that aren't padding, row by row."""
+        return [min(self.counted.shape[1], length - self.start) for length in self.lengths]
+
 
 class DecodeStep:
     """One new token for every running row, attending to whatever its tiers hold."""
 
     def __init__(self, cache: TieredCache) -> None:
-        self.cache = cache
-        slots, self.positions = cache.open_slots()  # positions: int64 [rows]
-        self.needs_mass = cache.policy.needs_attention
+        self.cache, scorer = cache, cache.scorer
+        # positions: int64 [rows], at which the model rotates; now: how many tokens were truly seen.
+        self._slots, self.now, self.positions = cache.open_slots()
+        self.observed = cache.watches and (scorer.needs_attention or scorer.observes)
+        self.hidden_layers = scorer.hidden_layers if cache.watches else ()
+        self._hidden: dict[int, Tensor] = {}
         self.tiers = [store for store in cache.stores if store.used()]
         self.biases = [_bias(store) for store in self.tiers]
         # Views for all layers at once: a slice for each layer would cost more than its attention on a small model.
         self._used_keys, self._used_values = cache.hbm.views()
-        self._index = slots[..., None, None].expand(-1, -1, -1, 1, cache.geometry.head_dim).unbind(0)
+        self._index = self._slots[..., None, None].expand(-1, -1, -1, 1, cache.geometry.head_dim).unbind(0)
+        self._numbers = torch.arange(cache.hbm.used(), device=cache.hbm.device) if cache.positions == "cache" else None
         self._book_reads()
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        self._used_keys[layer].scatter_(2, self._index[layer], key)
-        self._used_values[layer].scatter_(2, self._index[layer], value)
+        cache = self.cache
+        keys, values = self._used_keys[layer], self._used_values[layer]
+        if self._numbers is not None:
+            assert cache.facts.rope is not None, "checked when the cache was made"
+            key = cache.facts.rope.turn(key, -self.positions.view(-1, 1, 1))
+        keys.scatter_(2, self._index[layer], key)
+        values.scatter_(2, self._index[layer], value)
+        if self._numbers is not None:
+            keys = cache.facts.rope.turn(keys, self._numbers)  # type: ignore[union-attr]
+        if cache.queries is not None:
+            cache.queries.write(layer, query[:, :, 0], self.now)
         rows, heads, _, dim = query.shape
         # The group stands where a kernel expects several queries of one head: no head is repeated.
-        query = query.reshape(rows, self.cache.geometry.kv_heads, -1, dim)
+        query = query.reshape(rows, cache.geometry.kv_heads, -1, dim)
         if len(self.tiers) > 1:
             out = self._over_tiers(layer, query, scaling)
-        elif self.needs_mass:
-            keys, values = self._used_keys[layer], self._used_values[layer]
+        elif cache.needs_attention:
             out, weights = softmax_attention(query, keys, values, self.biases[0], scaling)
-            self.cache.hbm.planes["mass"][layer, :rows, :, : keys.shape[2]] += weights.sum(2)
+            self._observe(layer, query, [(cache.hbm, keys, weights)], scaling)
         else:
-            out = fused_attention(query, self._used_keys[layer], self._used_values[layer], self.biases[0], scaling)
+            out = fused_attention(query, keys, values, self.biases[0], scaling)
+            if self.observed:
+                self._observe(layer, query, [(cache.hbm, keys, None)], scaling)
         return out.reshape(rows, 1, heads, dim)
 
     def _over_tiers(self, layer: int, query: Tensor, scaling: float) -> Tensor:
-        """Attention of queries [rows, kv_heads, group, d] over all tiers, and its mass to their slot fields."""
+        """Attention of queries [rows, kv_heads, group, d] over all tiers."""
         parts: list[Partial] = []
+        seen: list[Tensor] = []
         for store, bias in zip(self.tiers, self.biases, strict=True):
             keys, values = store.layer(layer)
+            seen.append(keys)
             if store.device == query.device:
                 parts.append(partial_attention(query, keys, values, bias, scaling))
             elif self.cache.policy.storage.t1_read == "stream":
@@ -101,12 +155,39 @@ class DecodeStep:
                 part = partial_attention(query.to(store.device), keys, values, bias, scaling)
                 parts.append(Partial(part.out.to(query.device), part.lse.to(query.device), part.weights))
         out, shares = combine(parts)
-        if self.needs_mass:
-            for store, part, share in zip(self.tiers, parts, shares, strict=True):
-                weights = part.weights.to(store.device)
-                mass = torch.einsum("rhgs,rhg->rhs", weights, share.to(weights))
-                store.planes["mass"][layer, : mass.shape[0], :, : mass.shape[2]] += mass
+        if self.observed:
+            weighted = [
+                (store, keys, part.weights.to(store.device) * share.to(part.weights).to(store.device).unsqueeze(-1))
+                for store, keys, part, share in zip(self.tiers, seen, parts, shares, strict=True)
+            ]
+            self._observe(layer, query, weighted, scaling)
         return out
+
+    def _observe(
+        self, layer: int, query: Tensor, parts: Sequence[tuple[TierStore, Tensor, Tensor | None]], scaling: float
+    ) -> None:
+        rows = query.shape[0]
+        found = []
+        for store, keys, weights in parts:
+            used = keys.shape[2]
+            fields = {name: store.planes[name][layer, :rows, :, :used] for name in store.fields}
+            found.append(Part(fields, store.planes["pos"][layer, :rows, :, :used], keys, weights))
+        state = self.cache.state.rows(slice(0, rows))
+        self.cache.scorer.observe(Observed(layer, query, found, self.now, state, scaling))
+
+    def layer_output(self, layer: int, hidden: Tensor) -> None:
+        self._hidden[layer] = hidden
+
+    def finish(self) -> None:
+        """Hands the hidden states to the scorer and writes the slot fields that it returns."""
+        if not self._hidden:
+            return
+        store, rows = self.cache.hbm, len(self.now)
+        fields = self.cache.scorer.observe_hidden(self._hidden, self.cache.state.rows(slice(0, rows)))
+        index = self._slots.unsqueeze(-1)
+        for name, values in fields.items():
+            plane = store.planes[name][:, :rows]
+            plane.scatter_(3, index, values.to(plane.dtype).view(1, rows, 1, 1).expand_as(index))
 
     def _book_reads(self) -> None:
         """Counts what crosses the bus in this step because T1 lies on the host.

@@ -34,11 +34,6 @@ class Geometry:
         """Bytes of one token's keys and values over all layers and KV heads, unquantised."""
         return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
 
-    @property
-    def packed_token_bytes(self) -> int:
-        """The same at 8 bits: one code per element, one scale and one zero per token, head and side."""
-        return 2 * self.layers * self.kv_heads * (self.head_dim + 2 * torch.float32.itemsize)
-
 
 class TierStore:
     """Full-precision slots. `planes` are grown on demand and never shrink while the store lives."""

@@ -152,7 +152,8 @@ def test_sequence_bytes_of_full_and_of_a_budget() -> None:
 
 def test_quantised_tokens_are_counted_on_the_device() -> None:
     shape = KNOWN[DISTILL + "Qwen-7B"]
-    assert shape.packed_bytes_per_token() == 2 * 28 * 4 * (128 + 8)  # codes, a float32 scale and a float32 zero
+    packed = shape.sizes(parse_policy({"name": "hierarchy", "hbm": 0.3, "evict": 0})).packed
+    assert packed == 2 * 28 * 4 * (128 + 8)  # codes, a float32 scale and a float32 zero
     none, some = (
         sequence_bytes(parse_policy({"name": "hierarchy", "hbm": 0.3, "evict": 0, **packed}), shape, "auto", 100, 1900)
         for packed in ({}, {"packed": 0.4})
@@ -188,7 +189,6 @@ def test_plan_agrees_with_admission(entry: Any, new: int) -> None:
     shape = shape_from_config({**CONFIG, "num_key_value_heads": 2, "torch_dtype": "float16"}, "c")
     geometry = Geometry(layers=2, query_heads=4, kv_heads=2, head_dim=16, dtype=torch.float16)
     assert geometry.token_bytes == shape.kv_bytes_per_token()
-    assert geometry.packed_token_bytes == shape.packed_bytes_per_token()
     engine = Engine(SimpleNamespace(geometry=geometry))  # type: ignore[arg-type]
     request = Request("r", tuple(range(40)), Sampling(max_new_tokens=new), seed=0)
     policy = parse_policy(entry)

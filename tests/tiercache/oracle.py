@@ -4,6 +4,7 @@ It shares no code with the engine beyond the policy's configuration: it keeps ev
 masks instead of moving, so no index can be wrong; it decides token by token from the definitions.
 """
 
+import cmath
 import math
 from dataclasses import dataclass, field
 
@@ -25,6 +26,7 @@ class Oracle:
     seed: int
     layers: int
     kv_heads: int
+    frequencies: list[float] = field(default_factory=list)
     keys: list[Tensor] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
     seen: int = 0
@@ -34,10 +36,18 @@ class Oracle:
         self.live: dict[tuple[int, int], set[int]] = {place: set() for place in places}
         self.dead: dict[tuple[int, int], set[int]] = {place: set() for place in places}
         self.mass: dict[tuple[int, int], dict[int, float]] = {place: {} for place in places}
+        self.angle: list[int] = []  # at which position the model has rotated each token's key
+        self.chunks = 0
 
     # The model's side ------------------------------------------------------------------------------------------------
 
+    def positions(self, tokens: int) -> list[int]:
+        """What the model is told: true positions, or those after the tokens that are left."""
+        first = self.seen if self.policy.storage.positions == "true" else len(self.live[0, 0])
+        return list(range(first, first + tokens))
+
     def begin(self, tokens: int) -> None:
+        self.angle += self.positions(tokens)
         for place in self.live:
             self.live[place] |= set(range(self.seen, self.seen + tokens))
         self.seen += tokens
@@ -55,7 +65,7 @@ class Oracle:
         out = torch.empty_like(query)
         for h in range(query.shape[1]):
             place = (layer, h // group)
-            logits = query[0, h] @ keys[0, h // group].T * scaling
+            logits = query[0, h] @ self.turned(place, keys[0, h // group]).T * scaling
             allowed = torch.tensor([i in self.live[place] for i in range(total)])
             causal = torch.arange(total) <= torch.arange(total - n, total).unsqueeze(1)
             logits = logits.masked_fill(~(causal & allowed), -math.inf)
@@ -66,43 +76,85 @@ class Oracle:
                 self.mass[place][i] = self.mass[place].get(i, 0.0) + received[i]
         return out.transpose(1, 2)
 
+    def turned(self, place: tuple[int, int], keys: Tensor) -> Tensor:
+        """Keys as the query sees them: where tokens are renumbered, each turned to its rank among the live."""
+        if self.policy.storage.positions not in ("cache", "rerotated"):
+            return keys
+        keys = keys.clone()
+        half = keys.shape[1] // 2
+        for rank, i in enumerate(sorted(self.live[place])):
+            by = [cmath.exp(1j * (rank - self.angle[i]) * f) for f in self.frequencies]
+            turned = torch.complex(keys[i, :half], keys[i, half:]) * torch.tensor(by, dtype=torch.complex128)
+            keys[i] = torch.cat([turned.real, turned.imag])
+        return keys
+
     # The policy's side -----------------------------------------------------------------------------------------------
 
     def act(self) -> None:
         """The policy's event, if one is due."""
-        place_rules = self.policy.placement
+        rules, every = self.policy.placement, self.policy.schedule.every
         generated = self.seen - self.prompt
-        if not place_rules.evicts or generated % self.policy.schedule.every:
-            return
-        for place in self.live:
-            candidates = [i for i in self.live[place] if not self.protected(i)]
-            ranked = sorted(candidates, key=lambda i: (self.score(place, i), i))  # worst first; the older of equals
-            for i in ranked[: self.how_many(len(self.live[place]), len(candidates), len(self.dead[place]))]:
-                self.live[place].discard(i)
-                self.dead[place].add(i)
+        if rules.chunk is not None:
+            self.compress_chunks()
+        elif rules.evicts and (generated % every == 0 if every else generated == 0):
+            for place in self.live:
+                candidates = [i for i in self.live[place] if not self.protected(i)]
+                self.evict(
+                    place, candidates, self.how_many(len(self.live[place]), len(candidates), len(self.dead[place]))
+                )
+
+    def evict(self, place: tuple[int, int], candidates: list[int], count: int) -> None:
+        size = self.policy.placement.window
+        windows: dict[int, list[int]] = {}
+        for i in candidates:
+            windows.setdefault(i // size, []).append(i)
+        # Worst first; the older of equals.
+        ranked = sorted(windows, key=lambda w: (sum(self.score(place, i) for i in windows[w]), w))
+        gone = [i for w in ranked for i in windows[w]][:count]
+        self.live[place] -= set(gone)
+        self.dead[place] |= set(gone)
+
+    def compress_chunks(self) -> None:
+        rules = self.policy.placement
+        while self.seen >= (start := rules.sinks + self.chunks * rules.chunk) + 2 * rules.chunk:
+            chunk = range(start, start + rules.chunk)
+            for place in self.live:
+                self.evict(place, list(chunk), rules.chunk - math.floor(rules.chunk_keep * rules.chunk + 1e-9))
+            self.chunks += 1
 
     def limit(self) -> int:
         budget = self.policy.placement.budget
         if budget.tokens is not None:
             return budget.tokens
+        if budget.bytes is not None:
+            return math.floor(budget.bytes * self.seen + 1e-9)
         if self.policy.placement.pin_prompt:
             return self.prompt + math.ceil(budget.ratio * (self.seen - self.prompt))
         return math.ceil(budget.ratio * self.seen)
 
     def how_many(self, live: int, candidates: int, dead: int) -> int:
-        rules = self.policy.placement
+        """In whole windows."""
+        rules, w = self.policy.placement, self.policy.placement.window
         if rules.budget is not None:
-            return min(candidates, max(0, live - self.limit()))
+            return min(candidates, math.ceil(max(0, live - self.limit()) / w) * w)
         if rules.compound:
-            return math.floor(rules.evict * candidates + 1e-9)
-        return max(0, math.floor(rules.evict * (candidates + dead) + 1e-9) - dead)
+            return math.floor(rules.evict * candidates / w + 1e-9) * w
+        return max(0, math.floor(rules.evict * (candidates + dead) / w + 1e-9) * w - dead)
 
     def protected(self, i: int) -> bool:
+        """Whether a token, or one that shares its window, never moves."""
+        size = self.policy.placement.window
+        first = i // size * size
+        return any(self.protects(j) for j in range(first, min(first + size, self.seen))) or first + size > self.seen
+
+    def protects(self, i: int) -> bool:
         rules = self.policy.placement
         recent = rules.recent
         if rules.recent_share is not None:
             pinned = self.prompt if rules.pin_prompt and rules.budget.ratio is not None else 0
-            recent = max(recent, int(rules.recent_share * (self.limit() - pinned)))
+            whole = rules.budget.bytes * self.seen if rules.budget.bytes is not None else self.limit() - pinned
+            recent = max(recent, int(rules.recent_share * whole))
+            recent = min(recent, rules.recent_cap or recent)
         return (
             i < rules.sinks
             or i >= self.seen - recent
@@ -119,6 +171,9 @@ class Oracle:
             if signal.scope == "head":
                 state ^= unsigned_mix((place[0] * self.kv_heads + place[1] + 1) << 32)
             return unsigned_mix(state) & 0xFFFFFF
+        if signal.scope == "layer":
+            heads = range(self.kv_heads)
+            return sum(self.mass[place[0], head][i] for head in heads) / self.kv_heads
         if signal.scope == "token":
             return sum(self.mass[each][i] for each in self.mass) / len(self.mass)
         return self.mass[place][i]
@@ -145,14 +200,15 @@ def generate(
 ) -> tuple[list[int], Oracle]:
     """Greedy tokens of one sequence, and the final state."""
     config = model.config
-    oracle = Oracle(policy, len(prompt), seed, config.num_hidden_layers, config.num_key_value_heads)
+    frequencies = model.model.rotary_emb.inv_freq.tolist()
+    oracle = Oracle(policy, len(prompt), seed, config.num_hidden_layers, config.num_key_value_heads, frequencies)
     before = config._attn_implementation
     model.set_attn_implementation("oracle")
     try:
         tokens: list[int] = []
         inputs = torch.tensor([prompt])
         while len(tokens) < new:
-            positions = torch.arange(oracle.seen, oracle.seen + inputs.shape[1]).unsqueeze(0)
+            positions = torch.tensor([oracle.positions(inputs.shape[1])])
             oracle.begin(inputs.shape[1])
             logits = model(input_ids=inputs, position_ids=positions, use_cache=False, oracle=oracle).logits
             tokens.append(int(logits[0, -1].argmax()))

@@ -9,14 +9,25 @@ from hypothesis import strategies as st
 from oracle import unsigned_mix
 from torch.testing import assert_close
 
-from tiercache.attention import combine, partial_attention, prefill_attention_with_mass, softmax_attention
+from tiercache.attention import combine, partial_attention, prefill_attention, softmax_attention
+from tiercache.mixing import mix
 from tiercache.policy import parse_policy
 from tiercache.quantize import dequantize, quantize
 from tiercache.requests import Sampling
 from tiercache.sampling import sample, uniform
-from tiercache.scorers import make_scorer, mix
+from tiercache.scorers import Facts, ObservedPrefill, Scorer, View, make_scorer
+from tiercache.store import Geometry
 
 F64 = torch.float64
+
+
+def scorer(name: str, dtype: torch.dtype = F64, **knobs: object) -> Scorer:
+    return make_scorer(parse_policy({"name": name, "budget": 0.5, **knobs}), Facts(Geometry(2, 4, 2, 8, dtype)))
+
+
+def random_score(pos: torch.Tensor, seeds: torch.Tensor, scope: str = "head") -> torch.Tensor:
+    none = torch.zeros_like(seeds)
+    return scorer("random", scope=scope).score(View(pos, {}, pos >= 0, seeds, none, none))
 
 
 @given(st.integers(0, 2**32), st.sampled_from([1e-6, 1.0, 1e4]))
@@ -76,11 +87,12 @@ def test_prefill_mass_equals_the_full_matrix_and_leaves_padding_out() -> None:
         places = torch.arange(start, stop)
         visible = torch.arange(stop) <= places.unsqueeze(1)
         counted = places < torch.tensor(lengths).unsqueeze(1)
-        out, mass = prefill_attention_with_mass(
-            q[:, :, start:stop], k[:, :, :stop], v[:, :, :stop], visible, counted, 0.5
-        )
-        outs.append(out)
-        masses[:, :, :stop] += mass
+
+        def observe(row: int, weights: torch.Tensor, stop: int = stop, counted: torch.Tensor = counted) -> None:
+            fields = {"mass": masses[row, :, :stop]}
+            scorer("h2o").observe_prefill(ObservedPrefill(0, fields, weights, counted[row], 0))
+
+        outs.append(prefill_attention(q[:, :, start:stop], k[:, :, :stop], v[:, :, :stop], visible, 0.5, observe))
     for row, length in enumerate(lengths):
         full = torch.zeros(heads, length, length, dtype=F64)
         for h in range(heads):
@@ -100,8 +112,8 @@ def test_mix_is_splitmix64() -> None:
 def test_random_scores_differ_by_head_or_are_shared() -> None:
     pos = torch.arange(50, dtype=torch.int32).expand(2, 3, 2, 50)
     seeds = torch.tensor([1, 2, 1])
-    head = make_scorer(parse_policy({"name": "random", "budget": 0.5})).score({"pos": pos}, seeds)
-    token = make_scorer(parse_policy({"name": "random", "budget": 0.5, "scope": "token"})).score({"pos": pos}, seeds)
+    head = random_score(pos, seeds)
+    token = random_score(pos, seeds, "token")
     assert torch.equal(head[:, 0], head[:, 2]), "the same seed draws the same numbers"
     assert not torch.equal(head[:, 0], head[:, 1])
     assert not torch.equal(head[0, 0, 0], head[1, 0, 0])
@@ -113,7 +125,7 @@ def test_random_eviction_keeps_a_uniform_subset() -> None:
     """Each of 20 tokens survives a budget of 10 equally often: within five standard errors over 4,000 seeds."""
     seeds = torch.arange(4000)
     pos = torch.arange(20, dtype=torch.int32).expand(1, 4000, 1, 20)
-    score = make_scorer(parse_policy({"name": "random", "budget": 0.5})).score({"pos": pos}, seeds)
+    score = random_score(pos, seeds)
     kept = torch.zeros(4000, 20).scatter_(1, score[0, :, 0].argsort(-1)[:, 10:], 1.0).mean(0)
     assert ((kept - 0.5).abs() < 5 * math.sqrt(0.25 / 4000)).all()
 
@@ -148,7 +160,6 @@ def test_greedy_rows_are_untouched_by_sampled_neighbours() -> None:
     assert torch.equal(drawn[::2], logits.argmax(-1)[::2])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_mass_is_kept_in_full_precision(dtype: torch.dtype) -> None:
-    fields = make_scorer(parse_policy({"name": "h2o", "budget": 0.5})).fields(torch.bfloat16)
-    assert fields == {"mass": torch.float32}
+    assert scorer("h2o", dtype).fields() == {"mass": F64 if dtype == F64 else torch.float32}

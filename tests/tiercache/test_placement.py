@@ -65,12 +65,14 @@ def test_tiers_partition_the_seen_tokens_and_eviction_is_final(name: str, prompt
         assert row.evicted >= evicted
         evicted, peak = row.evicted, max(peak, row.hbm)
         spans = protected_intervals(policy.placement, row)
-        assert sum(stop - start for start, stop in spans) <= row.hbm
+        if policy.placement.chunk is None:  # else what a chunk has lost lies inside a span
+            assert sum(stop - start for start, stop in spans) <= row.hbm
         assert all(a < b for a, b in spans)
         assert all(first[1] < second[0] for first, second in pairwise(spans))
         assert spans[-1][1] == row.seen, "the newest token is always protected"
-        if policy.placement.budget is not None and policy.placement.budget.tokens and not policy.placement.pin_prompt:
-            assert row.live <= max(policy.placement.budget.tokens, 1)
+        budget, every = policy.placement.budget, policy.schedule.every
+        if budget is not None and budget.tokens and not policy.placement.pin_prompt and every:
+            assert row.live < budget.tokens + every, "at most the documented buffer above the budget"
     assert footprint(policy, prompt, generated).hbm_peak >= peak
     assert footprint(policy, prompt, generated).evicted_end == evicted
 

@@ -33,11 +33,28 @@ CONFIGS = {
 }
 FAMILIES = tuple(CONFIGS)
 
+DRIFTED = {"positions": "drifted"}
 # One of each idea: what a test says of "every policy" is said of these.
 POLICIES = {
     "full": "full",
     "streaming-ratio": {"name": "streaming", "budget": 0.5},
-    "streaming-tokens": {"name": "streaming", "budget": 24},
+    "streaming-tokens": {"name": "streaming", "budget": 24, "positions": "true"},
+    "streaming-rerotated": {"name": "streaming", "budget": 24, "positions": "rerotated"},
+    "h2o-cache-positions": {"name": "h2o", "budget": 0.5, "positions": "cache"},
+    "h2o-rerotated": {"name": "h2o", "budget": 24, "positions": "rerotated", "every": 5},
+    "hierarchy-drifted": {
+        "name": "hierarchy",
+        "hbm": 0.3,
+        "evict": 0.1,
+        "every": 8,
+        "recent": 8,
+        "positions": "drifted",
+    },
+    "windows": {"name": "h2o", "budget": 0.5, "window": 4, "every": 4},
+    "windows-tiered": {"name": "hierarchy", "hbm": 0.3, "evict": 0.2, "every": 8, "recent": 5, "window": 4},
+    "chunks": {"name": "streaming", "budget": None, "chunk": 8, "chunk_keep": 0.4, "scorer": "random", "scope": "head"},
+    "bytes": {"name": "h2o", "budget": {"bytes": 0.4}, "scope": "layer"},
+    "prefill-only": {"name": "h2o", "budget": 12, "every": 0},
     "h2o-ratio": {"name": "h2o", "budget": 0.5},
     "h2o-tokens": {"name": "h2o", "budget": 24},
     "h2o-pinned": {"name": "h2o", "budget": 0.4, "pin_prompt": True},

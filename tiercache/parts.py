@@ -1,0 +1,138 @@
+"""The parts of a policy beside its scorer: placement, storage, schedule. Plain data; no torch here."""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from tiercache.strict import Strict
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Tokens = Annotated[int, Field(ge=0, strict=True)]
+Positive = Annotated[int, Field(ge=1, strict=True)]
+Ratio = Annotated[float, Field(gt=0.0, le=1.0)]
+
+
+class Budget(Strict):
+    """How much a KV head may keep: tokens, a share of the tokens that compete, or a share of the full cache's bytes.
+
+    `tokens` counts everything, the prompt included. `ratio` is of all tokens seen so far; with a pinned prompt it is
+    of the generated ones, on top of the prompt. `bytes` is of the device bytes that the full cache would hold by now,
+    prompt included; scales and zero points of quantised tokens count. Shares are re-applied as the sequence grows, so
+    they need no guess of the final length.
+    """
+
+    tokens: Positive | None = None
+    ratio: Ratio | None = None
+    bytes: Ratio | None = None
+
+    @model_validator(mode="after")
+    def _one_of(self) -> "Budget":
+        if sum(value is not None for value in (self.tokens, self.ratio, self.bytes)) != 1:
+            raise ValueError("give one of tokens (a whole number from 1), ratio or bytes (a share above 0, at most 1)")
+        return self
+
+    def __str__(self) -> str:
+        if self.bytes is not None:
+            return f"bytes:{self.bytes:g}"
+        return str(self.tokens) if self.tokens is not None else f"{self.ratio:g}"
+
+
+def _budget(value: object) -> object:
+    """`512` means tokens and `0.5` a ratio; the long form is `{tokens: 512}`, `{ratio: 0.5}` or `{bytes: 0.2}`."""
+    if isinstance(value, bool):
+        raise ValueError("a budget is a number of tokens (512) or a ratio (0.5)")
+    if isinstance(value, int):
+        return {"tokens": value}
+    if isinstance(value, float):
+        return {"ratio": value}
+    return value
+
+
+class Placement(Strict):
+    """What is protected, and how ranked candidates are divided over the tiers.
+
+    budget        evict the lowest ranked beyond this.
+    evict         instead of a budget: this share of the candidates leaves for good at each event (`compound`), or
+                  this share of all that ever were candidates has left by then (not `compound`; 2605.09490).
+    hbm           share of the surviving candidates that stays in device memory, best first.
+    packed        share of the surviving candidates that is quantised, worst first; what is left goes to the host.
+    packed_bytes  with a budget, instead of `packed`: share of the bytes left beside the protected tokens that goes to
+                  quantised tokens, which are correspondingly more (2608.05326).
+    window        tokens move in windows of this many positions, ranked by their sum.
+    chunk         instead of a budget: when a chunk of this many tokens and the next one are complete, `chunk_keep` of
+                  it stay, for good (2504.04704).
+    sinks         first tokens of the sequence, never moved. `generated_sinks`: the same for the generated part.
+    recent        newest tokens, never moved. `recent_share`: the same as a share of the budget (H2O uses one half),
+                  at most `recent_cap`.
+    pin_prompt    the whole prompt is never moved.
+    """
+
+    budget: Annotated[Budget | None, BeforeValidator(_budget)] = None
+    evict: Share = 0.0
+    compound: bool = True
+    hbm: Share = 1.0
+    packed: Share = 0.0
+    packed_bytes: Share = 0.0
+    window: Positive = 1
+    chunk: Positive | None = None
+    chunk_keep: Share = 0.5
+    sinks: Tokens = 0
+    generated_sinks: Tokens = 0
+    recent: Positive = 1
+    recent_share: Share | None = None
+    recent_cap: Positive | None = None
+    pin_prompt: bool = False
+
+    @model_validator(mode="after")
+    def _possible(self) -> "Placement":
+        if (self.budget is not None) + (self.evict > 0) + (self.chunk is not None) > 1:
+            raise ValueError("budget, evict and chunk each say what leaves; give one of them")
+        if self.hbm + self.packed > 1 + 1e-9:
+            raise ValueError(f"hbm {self.hbm:g} + packed {self.packed:g} exceed 1; they share the survivors")
+        if self.packed_bytes and (self.budget is None or self.packed or self.hbm < 1):
+            raise ValueError("packed_bytes divides a budget; give one, and neither hbm nor packed")
+        if self.chunk is not None and (self.tiered or self.pin_prompt or self.window > 1):
+            raise ValueError("chunk evicts only; it can't be combined with tiers, windows or pin_prompt")
+        tokens = self.budget.tokens if self.budget else None
+        if tokens is not None:
+            recent = max(self.recent, int((self.recent_share or 0) * tokens))
+            recent = min(recent, self.recent_cap or recent)
+            floor = self.sinks + self.generated_sinks + recent
+            if tokens < floor:
+                raise ValueError(
+                    f"a budget of {tokens} tokens is below the protected {floor} (sinks {self.sinks} + generated "
+                    f"sinks {self.generated_sinks} + recent {recent}); allowed: {floor} or more, or protect less"
+                )
+        return self
+
+    @property
+    def tiered(self) -> bool:
+        """Whether anything ever lives outside full-precision device memory."""
+        return self.hbm < 1.0 or self.packed_bytes > 0
+
+    @property
+    def evicts(self) -> bool:
+        return self.budget is not None or self.evict > 0 or self.chunk is not None
+
+
+class Storage(Strict):
+    """How the tiers outside device memory are stored and read, and at which positions tokens are read.
+
+    t1_read      `merge`: attention over host memory is computed there and combined by log-sum-exp; only queries and
+                 partial outputs cross the bus. `stream`: each layer's T1 is copied to a staging buffer for its step.
+    packed_bits  code width of T2; 8 for now.
+    positions    `true`: a token keeps the position at which it was written, and a query has the number of tokens truly
+                 seen. `cache`: keys are stored unrotated and numbered anew at each step, 0 to kept - 1 (2309.17453).
+                 `rerotated`: the same numbers, by turning the kept keys at each event. `drifted`: keys keep their
+                 rotation but a query's position is the number of tokens kept: a bug of the field, here as its control.
+    """
+
+    t1_read: Literal["merge", "stream"] = "merge"
+    packed_bits: Literal[8] = 8
+    positions: Literal["true", "cache", "rerotated", "drifted"] = "true"
+
+
+class Schedule(Strict):
+    """When the placement acts: at the end of the prefill, and every `every` decode steps; 0: after the prefill only."""
+
+    every: Tokens = 1

@@ -1,0 +1,127 @@
+"""The order in which candidates are worth keeping: a scorer's scores, by scope and by window, ties to the newer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tiercache.policy import Policy
+from tiercache.rowstate import QueryWindow, RowState
+from tiercache.scorers.base import Facts, Scorer, View, reduce_scope
+from tiercache.store import TierStore, gather
+
+NOWHERE = torch.iinfo(torch.int32).max  # sorts after every position
+Spans = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class RowFacts:
+    """What an event must know of its row beside the stores."""
+
+    row: int
+    seed: int
+    seen: int
+    prompt: int
+    protected: Spans
+
+
+class Ranker:
+    """A policy's scorer with everything that it looks at."""
+
+    def __init__(
+        self, policy: Policy, scorer: Scorer, facts: Facts, state: RowState, queries: QueryWindow | None
+    ) -> None:
+        self.policy, self.scorer, self.facts = policy, scorer, facts
+        self.state, self.queries = state, queries
+
+    def score(self, view: View) -> Tensor:
+        """Scores [L, R, H, S], scope and window applied; float32 or wider."""
+        score = self.scorer.score(view)
+        if not score.is_floating_point():
+            score = score.float()  # positions and draws are exact in 24 bits
+        if not self.scorer.shared:
+            score = reduce_scope(score, self.policy.scorer.scope)
+        score = score.expand_as(view.pos)
+        window = self.policy.placement.window
+        return window_sums(score, view.pos, window) if window > 1 else score
+
+    def best_first(self, stores: Sequence[TierStore], facts: RowFacts) -> Tensor:
+        """Slots of one row over all stores, one after the other, best first: int64 [L, H, tokens].
+
+        Protected tokens come first. Among equals the newer is better, so that with all scores equal every policy keeps
+        the most recent, on every backend.
+        """
+        device = stores[0].device
+        planes = self._tokens(stores, facts.row, device)
+        order = planes["pos"].argsort(dim=-1) if self._sorts else None
+        if order is not None:
+            planes = {name: gather(plane, order) for name, plane in planes.items()}
+        pos = planes["pos"]
+        protected = inside(pos, facts.protected)
+        score = self.score(self._view(planes, ~protected, facts)).squeeze(1).double()
+        score = score.masked_fill(protected, float("inf"))
+        newest_first = pos.argsort(dim=-1, descending=True)
+        ranked = score.gather(-1, newest_first).argsort(dim=-1, descending=True, stable=True)
+        best = newest_first.gather(-1, ranked)
+        return best if order is None else order.gather(-1, best)
+
+    @property
+    def _sorts(self) -> bool:
+        return self.scorer.ordered or self.policy.storage.positions == "cache"
+
+    def _tokens(self, stores: Sequence[TierStore], row: int, device: torch.device) -> dict[str, Tensor]:
+        """Metadata, and where the scorer wants them keys and values, of all tiers: [L, H, tokens, ...]."""
+        metadata = ["pos", *stores[0].fields]
+        found = []
+        for store in stores:
+            extent = store.extents[row]
+            if not extent:
+                continue
+            if self.scorer.needs_keys:
+                shape = (self.facts.geometry.layers, self.facts.geometry.kv_heads, extent)
+                every = torch.arange(extent, device=store.device).expand(shape)
+                part = store.take(row, every)
+            else:
+                part = {name: store.planes[name][:, row, :, :extent] for name in metadata}
+            found.append({name: plane.to(device) for name, plane in part.items()})
+        return {name: torch.cat([part[name] for part in found], dim=2) for name in found[0]}
+
+    def _view(self, planes: dict[str, Tensor], candidate: Tensor, facts: RowFacts) -> View:
+        rows = slice(facts.row, facts.row + 1)
+        queries, places = self.queries.read(rows) if self.queries else (None, None)
+        device = candidate.device
+        keys = planes.get("k")
+        if keys is not None and self.policy.storage.positions == "cache":
+            assert self.facts.rope is not None, "checked when the cache was made"
+            keys = self.facts.rope.turn(keys, torch.arange(keys.shape[2], device=device))
+        return View(
+            pos=planes["pos"].unsqueeze(1),
+            fields={name: plane.unsqueeze(1) for name, plane in planes.items() if name not in ("k", "v", "pos")},
+            candidate=candidate.unsqueeze(1),
+            seeds=torch.tensor([facts.seed], device=device),
+            seen=torch.tensor([facts.seen], device=device),
+            prompt=torch.tensor([facts.prompt], device=device),
+            state=self.state.rows(rows),
+            keys=None if keys is None else keys.unsqueeze(1),
+            values=None if keys is None else planes["v"].unsqueeze(1),
+            queries=queries,
+            query_pos=places,
+            scaling=self.facts.geometry.head_dim**-0.5,
+        )
+
+
+def inside(pos: Tensor, spans: Spans) -> Tensor:
+    """Whether each position lies in one of the [start, stop) spans."""
+    result = torch.zeros_like(pos, dtype=torch.bool)
+    for start, stop in spans:
+        result |= (pos >= start) & (pos < stop)
+    return result
+
+
+def window_sums(score: Tensor, pos: Tensor, window: int) -> Tensor:
+    """Each token's score replaced by the sum over its window of positions; free slots (-1) add nothing."""
+    index = (pos.long() // window).clamp_min(0)
+    filled = score.masked_fill(pos < 0, 0)
+    sums = score.new_zeros(*score.shape[:-1], int(index.max()) + 1).scatter_add_(-1, index, filled)
+    return sums.gather(-1, index)

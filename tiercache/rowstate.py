@@ -1,0 +1,67 @@
+"""State of sequences that isn't per token: what scorers remember, and the newest queries."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from tiercache.store import Geometry
+
+Layout = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+class RowState:
+    """Named tensors [rows, ...]; running rows are always a prefix, as in the stores."""
+
+    def __init__(self, layout: Layout, device: torch.device) -> None:
+        self.planes = {
+            name: torch.zeros(0, *shape, dtype=dtype, device=device) for name, (shape, dtype) in layout.items()
+        }
+
+    def join(self, first: int, rows: int) -> None:
+        """Rows [first, first + rows) begin, all zero."""
+        for name, plane in self.planes.items():
+            missing = first + rows - plane.shape[0]
+            if missing > 0:
+                plane = self.planes[name] = torch.cat([plane, plane.new_zeros(missing, *plane.shape[1:])])
+            plane[first : first + rows] = 0
+
+    def leave(self, row: int, last: int) -> None:
+        """The last row takes the place of one that ended."""
+        for plane in self.planes.values():
+            plane[row] = plane[last]
+
+    def rows(self, rows: slice) -> dict[str, Tensor]:
+        """Views of some rows."""
+        return {name: plane[rows] for name, plane in self.planes.items()}
+
+
+class QueryWindow:
+    """The newest `size` queries of each row, after RoPE: a ring in which position p stands at p modulo size."""
+
+    def __init__(self, geometry: Geometry, size: int, device: torch.device) -> None:
+        self.size = size
+        g = geometry
+        layout = {
+            "queries": ((g.layers, g.query_heads, size, g.head_dim), g.dtype),
+            "after": ((size,), torch.long),  # position + 1, so that 0 means none
+        }
+        self.state = RowState(layout, device)
+
+    def write_chunk(self, layer: int, row: int, query: Tensor, start: int) -> None:
+        """Queries [heads, n, head_dim] of one row at positions start, start + 1, …"""
+        first = max(0, query.shape[1] - self.size)
+        places = torch.arange(start + first, start + query.shape[1], device=query.device)
+        self.state.planes["queries"][row, layer, :, places % self.size] = query[:, first:]
+        self.state.planes["after"][row, places % self.size] = places + 1
+
+    def write(self, layer: int, query: Tensor, now: Tensor) -> None:
+        """One query for each running row: [rows, heads, head_dim], at true positions `now` [rows]."""
+        rows = torch.arange(query.shape[0], device=query.device)
+        self.state.planes["queries"][rows, layer, :, now % self.size] = query
+        self.state.planes["after"][rows, now % self.size] = now + 1
+
+    def read(self, rows: slice) -> tuple[Tensor, Tensor]:
+        """Queries [layers, rows, heads, size, head_dim] and their positions [rows, size], -1 for none."""
+        planes = self.state.rows(rows)
+        return planes["queries"].transpose(0, 1), planes["after"] - 1
