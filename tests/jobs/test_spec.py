@@ -65,7 +65,7 @@ WRONG = [
     ("policies: [full]\nseed: -1", SpecError, ["seed"]),
     ("policies: [full]\nname: again", SpecError, ["'name' is given twice", "line 5"]),
     ("policies: [{name: h2o, budget: 0.5, budget: 0.6}]", SpecError, ["'budget' is given twice"]),
-    ("policies: [{name: h2o, budget: {tokens: 3, ratio: 0.5}}]", PolicyError, ["either tokens"]),
+    ("policies: [{name: h2o, budget: {tokens: 3, ratio: 0.5}}]", PolicyError, ["give one of tokens"]),
     ("policies: [{1: 2}]", SpecError, ["policies[0]", "text"]),
     ("policies: [full", SpecError, ["not valid YAML", "line 5"]),
     ("policies: [full]\nseed: 2024-13-45", SpecError, ["not valid YAML"]),

@@ -6,6 +6,7 @@ masks instead of moving, so no index can be wrong; it decides token by token fro
 
 import cmath
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -13,6 +14,10 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 
 from tiercache.policy import Policy
+
+# Scorers by name, each written as the paper has it, in loops: (oracle, (layer, KV head), its live tokens) -> scores.
+Reference = Callable[["Oracle", tuple[int, int], list[int]], dict[int, float]]
+REFERENCES: dict[str, Reference] = {}
 
 MASK64 = (1 << 64) - 1
 
@@ -29,6 +34,9 @@ class Oracle:
     frequencies: list[float] = field(default_factory=list)
     keys: list[Tensor] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
+    queries: list[Tensor] = field(default_factory=list)  # of each layer [1, query heads, seen, d], after RoPE
+    hidden: list[Tensor] = field(default_factory=list)  # outputs of each decoder layer [1, seen, hidden]
+    model: PreTrainedModel | None = None
     seen: int = 0
 
     def __post_init__(self) -> None:
@@ -36,6 +44,7 @@ class Oracle:
         self.live: dict[tuple[int, int], set[int]] = {place: set() for place in places}
         self.dead: dict[tuple[int, int], set[int]] = {place: set() for place in places}
         self.mass: dict[tuple[int, int], dict[int, float]] = {place: {} for place in places}
+        self.rows: dict[tuple[int, int], list[float]] = {}  # the newest query's attention, by (layer, query head)
         self.angle: list[int] = []  # at which position the model has rotated each token's key
         self.chunks = 0
 
@@ -56,9 +65,11 @@ class Oracle:
         if layer < len(self.keys):
             self.keys[layer] = torch.cat([self.keys[layer], key], dim=2)
             self.values[layer] = torch.cat([self.values[layer], value], dim=2)
+            self.queries[layer] = torch.cat([self.queries[layer], query], dim=2)
         else:
             self.keys.append(key)
             self.values.append(value)
+            self.queries.append(query)
         keys, values = self.keys[layer], self.values[layer]
         group = query.shape[1] // self.kv_heads
         n, total = query.shape[2], keys.shape[2]
@@ -71,6 +82,7 @@ class Oracle:
             logits = logits.masked_fill(~(causal & allowed), -math.inf)
             weights = torch.softmax(logits, dim=-1)
             out[0, h] = weights @ values[0, h // group]
+            self.rows[layer, h] = weights[-1].tolist()
             received = weights.sum(0).tolist()
             for i in self.live[place]:
                 self.mass[place][i] = self.mass[place].get(i, 0.0) + received[i]
@@ -90,10 +102,19 @@ class Oracle:
 
     # The policy's side -----------------------------------------------------------------------------------------------
 
+    @property
+    def group(self) -> int:
+        """Query heads that share a KV head."""
+        return self.queries[0].shape[1] // self.kv_heads
+
+    def step(self) -> None:
+        """Called after each forward pass, before the event: a reference with state of its own overrides it."""
+
     def act(self) -> None:
         """The policy's event, if one is due."""
         rules, every = self.policy.placement, self.policy.schedule.every
         generated = self.seen - self.prompt
+        self.before = {place: set(live) for place, live in self.live.items()}  # what scores are computed from
         if rules.chunk is not None:
             self.compress_chunks()
         elif rules.evicts and (generated % every == 0 if every else generated == 0):
@@ -109,7 +130,8 @@ class Oracle:
         for i in candidates:
             windows.setdefault(i // size, []).append(i)
         # Worst first; the older of equals.
-        ranked = sorted(windows, key=lambda w: (sum(self.score(place, i) for i in windows[w]), w))
+        scores = self.scores(place)
+        ranked = sorted(windows, key=lambda w: (sum(scores[i] for i in windows[w]), w))
         gone = [i for w in ranked for i in windows[w]][:count]
         self.live[place] -= set(gone)
         self.dead[place] |= set(gone)
@@ -118,6 +140,7 @@ class Oracle:
         rules = self.policy.placement
         while self.seen >= (start := rules.sinks + self.chunks * rules.chunk) + 2 * rules.chunk:
             chunk = range(start, start + rules.chunk)
+            self.before = {place: set(live) for place, live in self.live.items()}
             for place in self.live:
                 self.evict(place, list(chunk), rules.chunk - math.floor(rules.chunk_keep * rules.chunk + 1e-9))
             self.chunks += 1
@@ -162,6 +185,15 @@ class Oracle:
             or self.prompt <= i < self.prompt + rules.generated_sinks
         )
 
+    def scores(self, place: tuple[int, int]) -> dict[int, float]:
+        """Of the live tokens; where the scope is wider, the mean over the heads that share them."""
+        name, scope = self.policy.scorer.scorer, self.policy.scorer.scope
+        if name not in REFERENCES:
+            return {i: self.score(place, i) for i in self.live[place]}
+        places = {"head": [place], "layer": [p for p in self.live if p[0] == place[0]], "token": list(self.live)}[scope]
+        every = [REFERENCES[name](self, each, sorted(self.before[each])) for each in places]
+        return {i: sum(scores[i] for scores in every) / len(every) for i in self.live[place]}
+
     def score(self, place: tuple[int, int], i: int) -> float:
         signal = self.policy.scorer
         if signal.scorer == "recency":
@@ -196,12 +228,18 @@ AttentionInterface.register("oracle", _attention)
 
 @torch.inference_mode()
 def generate(
-    model: PreTrainedModel, policy: Policy, prompt: tuple[int, ...], new: int, seed: int
+    model: PreTrainedModel,
+    policy: Policy,
+    prompt: tuple[int, ...],
+    new: int,
+    seed: int,
+    kind: type[Oracle] = Oracle,
 ) -> tuple[list[int], Oracle]:
     """Greedy tokens of one sequence, and the final state."""
     config = model.config
     frequencies = model.model.rotary_emb.inv_freq.tolist()
-    oracle = Oracle(policy, len(prompt), seed, config.num_hidden_layers, config.num_key_value_heads, frequencies)
+    oracle = kind(policy, len(prompt), seed, config.num_hidden_layers, config.num_key_value_heads, frequencies)
+    oracle.model = model
     before = config._attn_implementation
     model.set_attn_implementation("oracle")
     try:
@@ -210,8 +248,17 @@ def generate(
         while len(tokens) < new:
             positions = torch.tensor([oracle.positions(inputs.shape[1])])
             oracle.begin(inputs.shape[1])
-            logits = model(input_ids=inputs, position_ids=positions, use_cache=False, oracle=oracle).logits
-            tokens.append(int(logits[0, -1].argmax()))
+            out = model(
+                input_ids=inputs, position_ids=positions, use_cache=False, oracle=oracle, output_hidden_states=True
+            )
+            tokens.append(int(out.logits[0, -1].argmax()))
+            new_hidden = list(out.hidden_states[1:])
+            oracle.hidden = (
+                [torch.cat(pair, dim=1) for pair in zip(oracle.hidden, new_hidden, strict=True)]
+                if oracle.hidden
+                else new_hidden
+            )
+            oracle.step()
             oracle.act()
             inputs = torch.tensor([tokens[-1:]])
     finally:
