@@ -10,6 +10,7 @@ from tiercache.errors import PolicyError
 from tiercache.ledger import SequenceBytes, Traffic, Usage, close_account
 from tiercache.placement import Move, RowTiers, due_moves, protected_intervals
 from tiercache.policy import Policy
+from tiercache.ragged import compact, keep_mask
 from tiercache.ranking import NOWHERE, Ranker, RowFacts
 from tiercache.retier import retier
 from tiercache.rowstate import QueryWindow, RowState
@@ -52,6 +53,7 @@ class TieredCache:
         self.positions = policy.storage.positions
         if self.positions in ("cache", "rerotated") and facts.rope is None:
             raise PolicyError(f"positions: '{self.positions}' needs rotary angles that depend on the position alone.")
+        self.ragged = policy.placement.ragged
         self.watches = policy.acts  # a policy that never moves anything needs no scores
         fields = scorer.fields() if self.watches else {}
         self.hbm = TierStore(geometry, fields, device)
@@ -68,7 +70,7 @@ class TieredCache:
         placement = policy.placement
         self._reuses_slots = (
             policy.schedule.every == 1
-            and not (placement.tiered or placement.chunk or placement.window > 1 or scorer.ordered)
+            and not (placement.tiered or placement.chunk or placement.window > 1 or placement.ragged or scorer.ordered)
             and self.positions in ("true", "drifted")
         )
 
@@ -160,7 +162,7 @@ class TieredCache:
                 extents[row] += 1
                 sequence.unwritten += 1
             sequence.hole = False
-        if self.watches and self.scorer.needs_positions:
+        if self.ragged or (self.watches and self.scorer.needs_positions):
             for row in range(rows):
                 self._write_positions(row)
         return slots, seen, live[0] if live else seen
@@ -221,7 +223,13 @@ class TieredCache:
     def _move(self, row: int, move: Move) -> None:
         sequence = self.sequences[row]
         tiers, spans = sequence.tiers, protected_intervals(self.policy.placement, sequence.tiers)
-        best = self.ranker.best_first(self.stores, RowFacts(row, sequence.seed, tiers.seen, tiers.prompt, spans))
+        facts = RowFacts(row, sequence.seed, tiers.seen, tiers.prompt, spans)
+        if self.ragged:
+            score, pos, protected = self.ranker.row_scores(self.stores, facts)
+            keep = keep_mask(score, pos, protected, tiers.live - move.evict, self.policy.placement)
+            compact(self.hbm, row, keep)
+            return
+        best = self.ranker.best_first(self.stores, facts)
         renumber = self.facts.rope if self.positions == "rerotated" else None
         self._count(retier(self.stores, row, move, best, renumber))
 
@@ -299,9 +307,13 @@ class TieredCache:
             held = [store.planes["pos"][:, row].cpu() for store in self.stores]
             counts = [tier.hbm, tier.ddr, tier.packed]
             for pos, count in zip(held, counts, strict=False):
-                assert ((pos >= 0).sum(-1) == count).all(), f"row {row}: counted {count}, stored otherwise"
+                found = (pos >= 0).sum(-1)
+                agrees = found.sum() == count * found.numel() if self.ragged else (found == count).all()
+                assert agrees, f"row {row}: counted {count}, stored otherwise"
+            assert tier.live + tier.evicted == tier.seen, "tiers partition the seen tokens"
+            if self.ragged:
+                continue
             merged = torch.cat(held, dim=-1).sort(dim=-1).values
             live = merged[..., merged.shape[-1] - tier.live :]
             assert (live.diff(dim=-1) > 0).all(), "a token is in two tiers"
             assert ((live >= 0) & (live < tier.seen)).all(), "a tier holds a token never seen"
-            assert tier.live + tier.evicted == tier.seen, "tiers partition the seen tokens"

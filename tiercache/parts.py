@@ -61,6 +61,10 @@ class Placement(Strict):
     window        tokens move in windows of this many positions, ranked by their sum.
     chunk         instead of a budget: when a chunk of this many tokens and the next one are complete, `chunk_keep` of
                   it stay, for good (2504.04704).
+    share         who shares a budget: `head`: every (layer, KV head) keeps alike; `layer`: the best of all heads of a
+                  layer stay (AdaKV, 2407.11550); `all`: the best of all layers and heads (2510.13334).
+    floor         with a shared budget: what a head keeps at least, as a share of what it would keep alone.
+    pyramid       layers keep linearly less with depth, the last this many times less than the mean (2406.02069).
     sinks         first tokens of the sequence, never moved. `generated_sinks`: the same for the generated part.
     recent        newest tokens, never moved. `recent_share`: the same as a share of the budget (H2O uses one half),
                   at most `recent_cap`.
@@ -76,6 +80,9 @@ class Placement(Strict):
     window: Positive = 1
     chunk: Positive | None = None
     chunk_keep: Share = 0.5
+    share: Literal["head", "layer", "all"] = "head"
+    floor: Share = 0.0
+    pyramid: Annotated[float, Field(ge=1.0)] | None = None
     sinks: Tokens = 0
     generated_sinks: Tokens = 0
     recent: Positive = 1
@@ -93,6 +100,12 @@ class Placement(Strict):
             raise ValueError("packed_bytes divides a budget; give one, and neither hbm nor packed")
         if self.chunk is not None and (self.tiered or self.pin_prompt or self.window > 1):
             raise ValueError("chunk evicts only; it can't be combined with tiers, windows or pin_prompt")
+        if self.ragged and (self.budget is None or self.tiered or self.window > 1):
+            raise ValueError("share and pyramid divide a budget; give one, without tiers or windows")
+        if self.pyramid is not None and self.share == "all":
+            raise ValueError("a pyramid divides over the layers, which share: all does by score; give one of them")
+        if self.floor and self.share == "head":
+            raise ValueError("floor is what a head keeps of a shared budget; give share: layer or share: all")
         tokens = self.budget.tokens if self.budget else None
         if tokens is not None:
             recent = max(self.recent, int((self.recent_share or 0) * tokens))
@@ -109,6 +122,11 @@ class Placement(Strict):
     def tiered(self) -> bool:
         """Whether anything ever lives outside full-precision device memory."""
         return self.hbm < 1.0 or self.packed_bytes > 0
+
+    @property
+    def ragged(self) -> bool:
+        """Whether (layer, KV head) pairs may keep different numbers of tokens."""
+        return self.share != "head" or self.pyramid is not None
 
     @property
     def evicts(self) -> bool:

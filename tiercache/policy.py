@@ -130,6 +130,8 @@ def _check_together(policy: Policy, where: str) -> None:
             f"{where}.positions: '{positions}' renumbers tokens in device memory and needs hbm: 1 without quantised "
             "tokens; allowed with tiers: true, drifted."
         )
+    if positions in ("cache", "rerotated") and placement.ragged:
+        raise PolicyError(f"{where}.positions: '{positions}' needs heads that keep alike; allowed: true, drifted.")
     if placement.evict > 0 and policy.schedule.every == 0:
         raise PolicyError(f"{where}.evict: needs events; give every: 1 or more.")
 

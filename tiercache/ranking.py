@@ -52,19 +52,27 @@ class Ranker:
         Protected tokens come first. Among equals the newer is better, so that with all scores equal every policy keeps
         the most recent, on every backend.
         """
-        device = stores[0].device
-        planes = self._tokens(stores, facts.row, device)
-        order = planes["pos"].argsort(dim=-1) if self._sorts else None
-        if order is not None:
-            planes = {name: gather(plane, order) for name, plane in planes.items()}
-        pos = planes["pos"]
-        protected = inside(pos, facts.protected)
-        score = self.score(self._view(planes, ~protected, facts)).squeeze(1).double()
+        score, pos, protected = self.row_scores(stores, facts)
         score = score.masked_fill(protected, float("inf"))
         newest_first = pos.argsort(dim=-1, descending=True)
         ranked = score.gather(-1, newest_first).argsort(dim=-1, descending=True, stable=True)
-        best = newest_first.gather(-1, ranked)
-        return best if order is None else order.gather(-1, best)
+        return newest_first.gather(-1, ranked)
+
+    def row_scores(self, stores: Sequence[TierStore], facts: RowFacts) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores (float64), positions and protection of one row's slots, as they lie: each [L, H, slots]."""
+        planes = self._tokens(stores, facts.row, stores[0].device)
+        pos = planes["pos"]
+        protected = inside(pos, facts.protected)
+        if not self._sorts:
+            return self._row_score(planes, protected, facts), pos, protected
+        order = torch.where(pos < 0, NOWHERE, pos).argsort(dim=-1)
+        planes = {name: gather(plane, order) for name, plane in planes.items()}
+        score = self._row_score(planes, protected.gather(-1, order), facts)
+        return torch.empty_like(score).scatter_(-1, order, score), pos, protected
+
+    def _row_score(self, planes: dict[str, Tensor], protected: Tensor, facts: RowFacts) -> Tensor:
+        candidate = ~protected & (planes["pos"] >= 0)
+        return self.score(self._view(planes, candidate, facts)).squeeze(1).double()
 
     @property
     def _sorts(self) -> bool:

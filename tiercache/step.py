@@ -106,6 +106,7 @@ class DecodeStep:
         self._hidden: dict[int, Tensor] = {}
         self.tiers = [store for store in cache.stores if store.used()]
         self.biases = [_bias(store) for store in self.tiers]
+        self._layer_bias = _free_slots(cache.hbm) if cache.ragged else None
         # Views for all layers at once: a slice for each layer would cost more than its attention on a small model.
         self._used_keys, self._used_values = cache.hbm.views()
         self._index = self._slots[..., None, None].expand(-1, -1, -1, 1, cache.geometry.head_dim).unbind(0)
@@ -127,13 +128,14 @@ class DecodeStep:
         rows, heads, _, dim = query.shape
         # The group stands where a kernel expects several queries of one head: no head is repeated.
         query = query.reshape(rows, cache.geometry.kv_heads, -1, dim)
+        bias = self.biases[0] if self._layer_bias is None else self._layer_bias[layer]
         if len(self.tiers) > 1:
             out = self._over_tiers(layer, query, scaling)
         elif cache.needs_attention:
-            out, weights = softmax_attention(query, keys, values, self.biases[0], scaling)
+            out, weights = softmax_attention(query, keys, values, bias, scaling)
             self._observe(layer, query, [(cache.hbm, keys, weights)], scaling)
         else:
-            out = fused_attention(query, keys, values, self.biases[0], scaling)
+            out = fused_attention(query, keys, values, bias, scaling)
             if self.observed:
                 self._observe(layer, query, [(cache.hbm, keys, None)], scaling)
         return out.reshape(rows, 1, heads, dim)
@@ -214,3 +216,10 @@ def _bias(store: TierStore) -> Tensor | None:
     return torch.zeros(beyond.shape, dtype=store.geometry.dtype, device=store.device).masked_fill_(
         beyond, float("-inf")
     )
+
+
+def _free_slots(store: TierStore) -> Tensor:
+    """[layers, rows, kv_heads, 1, used]: -inf where a slot holds no token, for heads that keep different numbers."""
+    free = store.planes["pos"][:, : store.rows, :, : store.used()] < 0
+    bias = torch.zeros(free.shape, dtype=store.geometry.dtype, device=store.device)
+    return bias.masked_fill_(free, float("-inf")).unsqueeze(3)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 
+from tiercache.budgets import divide, pyramid
 from tiercache.policy import Policy
 
 # Scorers by name, each written as the paper has it, in loops: (oracle, (layer, KV head), its live tokens) -> scores.
@@ -117,6 +118,8 @@ class Oracle:
         self.before = {place: set(live) for place, live in self.live.items()}  # what scores are computed from
         if rules.chunk is not None:
             self.compress_chunks()
+        elif rules.ragged and (generated % every == 0 if every else generated == 0):
+            self.evict_shared()
         elif rules.evicts and (generated % every == 0 if every else generated == 0):
             for place in self.live:
                 candidates = [i for i in self.live[place] if not self.protected(i)]
@@ -135,6 +138,38 @@ class Oracle:
         gone = [i for w in ranked for i in windows[w]][:count]
         self.live[place] -= set(gone)
         self.dead[place] |= set(gone)
+
+    def evict_shared(self) -> None:
+        """Heads or layers compete: a place keeps what its tokens win."""
+        rules, places = self.policy.placement, list(self.live)
+        mean = sum(map(len, self.live.values())) // len(places)
+        kept = min(mean, self.limit())
+        if kept == mean:
+            return
+        fixed = sum(1 for i in self.live[places[0]] if self.protected(i))
+        kept = max(kept, fixed)
+        free = {place: {i for i in self.live[place] if not self.protected(i)} for place in places}
+        scores = {place: self.scores(place) for place in places}
+        best_first = {p: sorted(free[p], key=lambda i: (-scores[p][i], -i)) for p in places}
+        sure = {(p, i) for p in places for i in best_first[p][: int(rules.floor * (kept - fixed))]}
+        layers = range(self.layers)
+        groups = {
+            "head": [[place] for place in places],
+            "layer": [[place for place in places if place[0] == layer] for layer in layers],
+            "all": [places],
+        }[rules.share]
+        counts = [len(group) * (kept - fixed) for group in groups]
+        if rules.pyramid is not None:
+            unit = self.kv_heads if rules.share == "head" else 1
+            most = [sum(len(free[place]) for place in places if place[0] == layer) // unit for layer in layers]
+            parts = divide(len(places) * (kept - fixed) // unit, pyramid(self.layers, rules.pyramid), most)
+            counts = [parts[group[0][0]] for group in groups]
+        for group, count in zip(groups, counts, strict=True):
+            tokens = [(p, i) for p in group for i in free[p]]
+            tokens.sort(key=lambda token: (token not in sure, -scores[token[0]][token[1]], -token[1], token[0]))
+            for place, i in tokens[count:]:
+                self.live[place].discard(i)
+                self.dead[place].add(i)
 
     def compress_chunks(self) -> None:
         rules = self.policy.placement

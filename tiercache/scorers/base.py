@@ -41,7 +41,7 @@ class View:
                 each was, -1 for none. Only for a scorer with a `query_window`.
     scaling     what logits are multiplied by.
 
-    For an `ordered` scorer slots are sorted by position and all are in use.
+    For an `ordered` scorer slots are sorted by position; free slots, where heads keep different numbers, come last.
     """
 
     pos: Tensor
