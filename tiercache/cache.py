@@ -10,6 +10,7 @@ from tiercache.errors import PolicyError
 from tiercache.ledger import SequenceBytes, Traffic, Usage, close_account
 from tiercache.placement import Move, RowTiers, due_moves, protected_intervals
 from tiercache.policy import Policy
+from tiercache.quantize import formats
 from tiercache.ragged import compact, keep_mask
 from tiercache.ranking import NOWHERE, Ranker, RowFacts
 from tiercache.retier import retier
@@ -56,9 +57,11 @@ class TieredCache:
         self.ragged = policy.placement.ragged
         self.watches = policy.acts  # a policy that never moves anything needs no scores
         fields = scorer.fields() if self.watches else {}
-        self.hbm = TierStore(geometry, fields, device)
-        self.ddr = TierStore(geometry, fields, torch.device("cpu"))
-        self.packed = PackedStore(geometry, fields, device)
+        packing = formats(policy.storage, policy.placement.window, g.head_dim)
+        ledger = packing if policy.storage.ledger and policy.placement.tiered else None
+        self.hbm = TierStore(geometry, fields, device, ledger)
+        self.ddr = TierStore(geometry, fields, torch.device("cpu"), ledger)
+        self.packed = PackedStore(geometry, fields, device, packing, ledger is not None)
         self.stores: list[TierStore] = [self.hbm, self.ddr, self.packed] if policy.placement.tiered else [self.hbm]
         self.state = RowState(scorer.state() if self.watches else {}, device)
         self.queries = QueryWindow(g, scorer.query_window, device) if scorer.query_window and self.watches else None
@@ -70,7 +73,8 @@ class TieredCache:
         placement = policy.placement
         self._reuses_slots = (
             policy.schedule.every == 1
-            and not (placement.tiered or placement.chunk or placement.window > 1 or placement.ragged or scorer.ordered)
+            and not (placement.tiered or placement.chunk or placement.window > 1 or placement.ragged)
+            and not (scorer.ordered or scorer.remembers)
             and self.positions in ("true", "drifted")
         )
 
@@ -90,9 +94,8 @@ class TieredCache:
 
     @property
     def metadata_token_bytes(self) -> int:
-        """Bytes of positions and slot fields for one token over all layers and KV heads."""
-        per_slot = torch.int32.itemsize + sum(dtype.itemsize for dtype in self.hbm.fields.values())
-        return per_slot * self.geometry.layers * self.geometry.kv_heads
+        """Bytes of positions, slot fields and kept codes for one token over all layers and KV heads."""
+        return self.hbm.metadata_slot_bytes() * self.geometry.layers * self.geometry.kv_heads
 
     def allocated_bytes(self) -> int:
         """Bytes of all stores' planes, unused slots and metadata included."""
@@ -210,6 +213,9 @@ class TieredCache:
         single: list[int] = []
         for row in rows:
             tier = self.sequences[row].tiers
+            segment = self.policy.placement.segment
+            if segment is not None and tier.generated and tier.generated % segment == 0:
+                tier.thought = self.scorer.thought(self.state.rows(slice(row, row + 1)))
             for move in due_moves(self.policy, tier, self.sizes):
                 self._write_positions(row)
                 if reuse and move.evict == 1:
@@ -223,7 +229,7 @@ class TieredCache:
     def _move(self, row: int, move: Move) -> None:
         sequence = self.sequences[row]
         tiers, spans = sequence.tiers, protected_intervals(self.policy.placement, sequence.tiers)
-        facts = RowFacts(row, sequence.seed, tiers.seen, tiers.prompt, spans)
+        facts = RowFacts(row, sequence.seed, tiers.seen, tiers.prompt, spans, move.candidates - move.evict)
         if self.ragged:
             score, pos, protected = self.ranker.row_scores(self.stores, facts)
             keep = keep_mask(score, pos, protected, tiers.live - move.evict, self.policy.placement)

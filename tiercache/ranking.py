@@ -24,6 +24,7 @@ class RowFacts:
     seen: int
     prompt: int
     protected: Spans
+    keep: int  # candidates that survive
 
 
 class Ranker:
@@ -64,15 +65,36 @@ class Ranker:
         pos = planes["pos"]
         protected = inside(pos, facts.protected)
         if not self._sorts:
-            return self._row_score(planes, protected, facts), pos, protected
+            return self._row_score(planes, protected, stores, facts), pos, protected
         order = torch.where(pos < 0, NOWHERE, pos).argsort(dim=-1)
         planes = {name: gather(plane, order) for name, plane in planes.items()}
-        score = self._row_score(planes, protected.gather(-1, order), facts)
+        score = self._row_score(planes, protected.gather(-1, order), stores, facts, order)
         return torch.empty_like(score).scatter_(-1, order, score), pos, protected
 
-    def _row_score(self, planes: dict[str, Tensor], protected: Tensor, facts: RowFacts) -> Tensor:
-        candidate = ~protected & (planes["pos"] >= 0)
-        return self.score(self._view(planes, candidate, facts)).squeeze(1).double()
+    def _row_score(
+        self,
+        planes: dict[str, Tensor],
+        protected: Tensor,
+        stores: Sequence[TierStore],
+        facts: RowFacts,
+        order: Tensor | None = None,
+    ) -> Tensor:
+        view = self._view(planes, ~protected & (planes["pos"] >= 0), facts)
+        if self.scorer.remembers:
+            self._remember(view, stores, facts.row, order)
+        return self.score(view).squeeze(1).double()
+
+    def _remember(self, view: View, stores: Sequence[TierStore], row: int, order: Tensor | None) -> None:
+        """Writes what the scorer remembers into the view and, undoing the view's `order`, to where the tokens lie."""
+        holding = [store for store in stores if store.extents[row]]
+        for name, values in self.scorer.remember(view).items():
+            view.fields[name].copy_(values)
+            plane = values.squeeze(1)
+            if order is not None:
+                plane = torch.empty_like(plane).scatter_(-1, order, plane)
+            parts = torch.split(plane, [store.extents[row] for store in holding], dim=-1)
+            for store, part in zip(holding, parts, strict=True):
+                store.planes[name][:, row, :, : store.extents[row]] = part
 
     @property
     def _sorts(self) -> bool:
@@ -115,6 +137,7 @@ class Ranker:
             values=None if keys is None else planes["v"].unsqueeze(1),
             queries=queries,
             query_pos=places,
+            keep=facts.keep,
             scaling=self.facts.geometry.head_dim**-0.5,
         )
 

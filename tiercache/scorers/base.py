@@ -39,6 +39,7 @@ class View:
     keys        [L, R, H, S, d], after RoPE; `values` too. Only for a scorer that `needs_keys`.
     queries     [L, R, Hq, w, d], after RoPE, the newest w (a ring: in no order); `query_pos` int64 [R, w] says where
                 each was, -1 for none. Only for a scorer with a `query_window`.
+    keep        how many candidates of each (layer, head) will survive, on average; -1 where it differs by row.
     scaling     what logits are multiplied by.
 
     For an `ordered` scorer slots are sorted by position; free slots, where heads keep different numbers, come last.
@@ -55,6 +56,7 @@ class View:
     values: Tensor | None = None
     queries: Tensor | None = None
     query_pos: Tensor | None = None
+    keep: int = -1
     scaling: float = 1.0
 
 
@@ -105,6 +107,7 @@ class Scorer:
 
     needs_attention   `observe` and `observe_prefill` are called, with the weights of each step.
     observes          `observe` is called without weights, so attention stays on fused kernels.
+    remembers         `remember` is called at each event, before `score`.
     needs_keys        `View.keys` and `View.values` are there.
     needs_positions   `Part.pos` is up to date at every step, not only at events.
     query_window      newest queries that are kept for `View.queries`.
@@ -115,6 +118,7 @@ class Scorer:
 
     needs_attention = False
     observes = False
+    remembers = False
     needs_keys = False
     needs_positions = False
     query_window = 0
@@ -146,6 +150,14 @@ class Scorer:
         Called for a chunk of one sequence's prompt, and for each decode step (n = 1); `state` is that of the rows.
         """
         return {}
+
+    def remember(self, view: View) -> dict[str, Tensor]:
+        """New values of slot fields, each [L, R, H, S], from what the event sees; `score` then finds them there."""
+        return {}
+
+    def thought(self, state: Mapping[str, Tensor]) -> int:
+        """The kind of the thought that ends now (`tiercache.thoughts`), of one row; reads from the device."""
+        raise NotImplementedError(f"{type(self).__name__} knows no thoughts: a placement by segments needs one that does")
 
     def score(self, view: View) -> Tensor:
         """Scores [L, R, H, S], or a shape that broadcasts to it."""
