@@ -74,7 +74,7 @@ class TieredCache:
         self._reuses_slots = (
             policy.schedule.every == 1
             and not (placement.tiered or placement.chunk or placement.window > 1 or placement.ragged)
-            and not (scorer.ordered or scorer.remembers)
+            and not (placement.segment or scorer.ordered or scorer.remembers)
             and self.positions in ("true", "drifted")
         )
 

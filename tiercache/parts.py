@@ -61,6 +61,8 @@ class Placement(Strict):
     window        tokens move in windows of this many positions, ranked by their sum.
     chunk         instead of a budget: when a chunk of this many tokens and the next one are complete, `chunk_keep` of
                   it stay, for good (2504.04704).
+    segment       decode steps of one thought: segments shrink along `ladder` as thoughts end and while the budget is
+                  exceeded (2510.01290).
     share         who shares a budget: `head`: every (layer, KV head) keeps alike; `layer`: the best of all heads of a
                   layer stay (AdaKV, 2407.11550); `all`: the best of all layers and heads (2510.13334).
     floor         with a shared budget: what a head keeps at least, as a share of what it would keep alone.
@@ -80,6 +82,8 @@ class Placement(Strict):
     window: Positive = 1
     chunk: Positive | None = None
     chunk_keep: Share = 0.5
+    segment: Positive | None = None
+    ladder: tuple[Positive, ...] = (64, 32, 16, 8, 4)
     share: Literal["head", "layer", "all"] = "head"
     floor: Share = 0.0
     pyramid: Annotated[float, Field(ge=1.0)] | None = None
@@ -100,6 +104,8 @@ class Placement(Strict):
             raise ValueError("packed_bytes divides a budget; give one, and neither hbm nor packed")
         if self.chunk is not None and (self.tiered or self.pin_prompt or self.window > 1):
             raise ValueError("chunk evicts only; it can't be combined with tiers, windows or pin_prompt")
+        if self.segment is not None and (self.budget is None or self.tiered or self.window > 1 or self.ragged):
+            raise ValueError("segment shrinks thoughts to a budget; give one, without tiers, windows or shared budgets")
         if self.ragged and (self.budget is None or self.tiered or self.window > 1):
             raise ValueError("share and pyramid divide a budget; give one, without tiers or windows")
         if self.pyramid is not None and self.share == "all":
@@ -138,7 +144,14 @@ class Storage(Strict):
 
     t1_read      `merge`: attention over host memory is computed there and combined by log-sum-exp; only queries and
                  partial outputs cross the bus. `stream`: each layer's T1 is copied to a staging buffer for its step.
-    packed_bits  code width of T2; 8 for now.
+    packed_bits  what an element of T2 takes: 8, 4 or 2 bits, or `fp8` (e4m3).
+    key_axis     `token`: a key shares a range with the other channels of its token. `channel`: with the same channel of
+                 the other tokens of its window (`window` above 1). Values always lie along the token axis.
+    group        channels of a token that share a range; by default, and at most, the whole head.
+    rope_pairs   with `key_axis: channel`: the two channels that RoPE turns together share a range.
+    grids        type of scales and zero points; their bytes are counted.
+    ledger       a window's first codes are kept for good and used again whenever it returns to T2, so that nothing is
+                 ever quantised twice (2608.05326). What is kept beside tokens in T0 and T1 counts as metadata.
     positions    `true`: a token keeps the position at which it was written, and a query has the number of tokens truly
                  seen. `cache`: keys are stored unrotated and numbered anew at each step, 0 to kept - 1 (2309.17453).
                  `rerotated`: the same numbers, by turning the kept keys at each event. `drifted`: keys keep their
@@ -146,8 +159,23 @@ class Storage(Strict):
     """
 
     t1_read: Literal["merge", "stream"] = "merge"
-    packed_bits: Literal[8] = 8
+    packed_bits: Literal[8, 4, 2, "fp8"] = 8
+    key_axis: Literal["token", "channel"] = "token"
+    group: Positive | None = None
+    rope_pairs: bool = False
+    grids: Literal["float32", "float16"] = "float32"
+    ledger: bool = False
     positions: Literal["true", "cache", "rerotated", "drifted"] = "true"
+
+    @model_validator(mode="after")
+    def _paired(self) -> "Storage":
+        if self.rope_pairs and self.key_axis == "token":
+            raise ValueError("rope_pairs pairs the ranges of channels; it needs key_axis: channel")
+        return self
+
+    def group_of(self, head_dim: int) -> int:
+        """Channels of a token that share a range, in a head of this size."""
+        return min(self.group or head_dim, head_dim)
 
 
 class Schedule(Strict):

@@ -7,12 +7,13 @@ sequence's bytes before it starts, and both use the code that the cache itself o
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from tiercache.parts import Budget, Placement
 from tiercache.policy import Policy
 from tiercache.sizes import Sizes
+from tiercache.thoughts import REASONING, TRANSITION, Thoughts
 
 
 @dataclass
@@ -20,7 +21,8 @@ class RowTiers:
     """Token counts of one sequence, the same for each of its (layer, KV head) pairs.
 
     Invariant: `hbm + ddr + packed + evicted == seen`, and `evicted` never falls. `chunks`: compressed so far, where the
-    placement works by chunks.
+    placement works by chunks; `thoughts`: closed so far, where it works by segments, and `thought`, the kind of the one
+    that ends now, which only the engine knows (a plan takes the kind that is kept longest).
     """
 
     prompt: int
@@ -30,6 +32,8 @@ class RowTiers:
     packed: int = 0
     evicted: int = 0
     chunks: int = 0
+    thoughts: Thoughts = field(default_factory=Thoughts)
+    thought: int = REASONING
 
     @property
     def live(self) -> int:
@@ -72,6 +76,9 @@ def protected_intervals(placement: Placement, row: RowTiers) -> list[tuple[int, 
         start = placement.sinks + row.chunks * placement.chunk
         due = row.seen >= start + 2 * placement.chunk
         spans = [(0, start), (start + placement.chunk if due else start, row.seen)]
+    elif placement.segment is not None:  # everything but the segment that shrinks
+        segment = row.thoughts.shrinking
+        spans = [(0, row.seen)] if segment is None else [(0, segment.start), (segment.stop, row.seen)]
     else:
         spans = [(0, placement.sinks), (row.seen - recent_tokens(placement, row), row.seen)]
         spans.append((row.prompt, row.prompt + placement.generated_sinks))
@@ -193,6 +200,26 @@ def _chunk_move(placement: Placement, chunk: int, row: RowTiers) -> Move | None:
     return Move(chunk, kept, 0, 0, chunk - kept, chunk=True)
 
 
+def _thought_moves(placement: Placement, segment: int, row: RowTiers) -> Iterator[Move]:
+    """The prompt counts as reasoning; the thought that goes on isn't touched."""
+    thoughts, first = row.thoughts, row.prompt if placement.pin_prompt else placement.sinks
+    assert placement.budget is not None, "checked when the placement was read"
+    if row.generated == 0:
+        for start in range(first, row.prompt, segment):
+            thoughts.close(start, min(start + segment, row.prompt), REASONING)
+    elif row.generated % segment == 0:
+        thoughts.close(row.seen - segment, row.seen, row.thought)
+        if row.thought == TRANSITION:
+            for size, kept in thoughts.anneal(placement.ladder, first):
+                yield Move(size, kept, 0, 0, size - kept)
+    while row.live > limit(placement.budget, placement.pin_prompt, row):
+        before = row.live
+        for size, kept in thoughts.squeeze(placement.ladder, first):
+            yield Move(size, kept, 0, 0, size - kept)
+        if row.live == before:  # everything is at the bottom: the overshoot is counted
+            return
+
+
 def trajectory(policy: Policy, prompt: int, generated: int, size: Sizes | None = None) -> Iterator[RowTiers]:
     """The tier counts after the prefill and after each of `generated` decode steps."""
     row = RowTiers(prompt)
@@ -205,6 +232,9 @@ def trajectory(policy: Policy, prompt: int, generated: int, size: Sizes | None =
 
 def due_moves(policy: Policy, row: RowTiers, size: Sizes | None = None) -> Iterator[Move]:
     """The moves due now, one after the other: the caller applies each before it asks for the next."""
+    if policy.placement.segment is not None:
+        yield from _thought_moves(policy.placement, policy.placement.segment, row)
+        return
     move = next_move(policy, row, size)
     while move is not None:
         yield move

@@ -1,0 +1,58 @@
+"""Segments of a chain of thought and how they shrink: ThinKV's retention ladder (2510.01290). No torch here.
+
+A segment is a stretch of positions with a kind of thought. When a transition ends, every earlier segment goes one step
+down the ladder; while more is live than the budget allows, the oldest segment of the least important kind does. What
+shrinks is decided here, which tokens of a segment stay by the scorer.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+TRANSITION, EXECUTION, REASONING = range(3)  # in order of importance
+
+
+@dataclass
+class Segment:
+    """Positions [start, stop), of which `size` tokens live."""
+
+    start: int
+    stop: int
+    kind: int
+    size: int
+
+
+@dataclass
+class Thoughts:
+    """One sequence's closed segments. `shrinking` is the one whose tokens may move just now."""
+
+    segments: list[Segment] = field(default_factory=list)
+    shrinking: Segment | None = None
+
+    def close(self, start: int, stop: int, kind: int) -> None:
+        if stop > start:
+            self.segments.append(Segment(start, stop, kind, stop - start))
+
+    def anneal(self, ladder: Sequence[int], first: int) -> Iterator[tuple[int, int]]:
+        """A transition has ended: (size, next size) of every earlier segment from position `first` on."""
+        for segment in self.segments[:-1]:
+            if segment.start >= first:
+                yield from self._shrink(segment, ladder)
+
+    def squeeze(self, ladder: Sequence[int], first: int) -> Iterator[tuple[int, int]]:
+        """One step for the oldest segment of the least important kind that can still shrink; nothing if none can."""
+        able = [s for s in self.segments if s.start >= first and _below(s.size, ladder) is not None]
+        if able:
+            yield from self._shrink(min(able, key=lambda s: (s.kind, s.start)), ladder)
+
+    def _shrink(self, segment: Segment, ladder: Sequence[int]) -> Iterator[tuple[int, int]]:
+        target = _below(segment.size, ladder)
+        if target is not None:
+            self.shrinking = segment
+            yield segment.size, target
+            segment.size = target
+            self.shrinking = None
+
+
+def _below(size: int, ladder: Sequence[int]) -> int | None:
+    """The next step down, None at the bottom."""
+    return max((step for step in ladder if step < size), default=None)
