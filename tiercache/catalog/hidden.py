@@ -1,7 +1,67 @@
-"""Changes of hidden states: EpiKV."""
+"""Changes of hidden states: EpiKV, and the variants of its paper that look at keys and values."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
 
 from tiercache.catalog.base import Preset, Signal
 
-SIGNALS: dict[str, type[Signal]] = {}
+Count = Annotated[int, Field(ge=1, strict=True)]
+Layers = Annotated[tuple[Count, ...], Field(min_length=1)]
 
-PRESETS: dict[str, Preset] = {}
+
+class EpiKV(Signal):
+    """Ranks by how much more than usual the hidden state moved at one depth, less the same further up.
+
+    signal    `zscore`: the movement in standard deviations from its rolling mean; `variance`: the rolling mean itself;
+              `band`: z-scores averaged over bands of layers.
+    rolling   newest movements, this token's included, that make mean and deviation.
+    band_a    layers that count for a token, from 1; none: the paper's, scaled to the model's depth. `band_b`: against.
+    """
+
+    implementation: ClassVar[str] = "tiercache.scorers.epikv:EpiKV"
+    needs: ClassVar[tuple[str, ...]] = ("hidden",)
+
+    signal: Literal["zscore", "variance", "band"] = "zscore"
+    rolling: Annotated[int, Field(ge=2, strict=True)] = 64
+    band_a: Layers | None = None
+    band_b: Layers | None = None
+
+
+class EpiKVCache(Signal):
+    """Ranks by the spread of a token's key and value over their channels; no hidden states, and causal.
+
+    signal    `lag-kv`: keys and values within the range of the previous chunk; `lag-kv-key`: keys alone; `kv-key`:
+              rolling mean of the keys' variance; `kv-val`: of the values'.
+    lag       tokens of a chunk. `rolling`: tokens of the rolling mean.
+    """
+
+    implementation: ClassVar[str] = "tiercache.scorers.epikv_kv:EpiKVCache"
+    needs: ClassVar[tuple[str, ...]] = ("keys", "values")
+
+    signal: Literal["lag-kv", "lag-kv-key", "kv-key", "kv-val"] = "lag-kv"
+    lag: Count = 64
+    rolling: Count = 64
+
+
+SIGNALS: dict[str, type[Signal]] = {"epikv": EpiKV, "epikv_kv": EpiKVCache}
+
+_PLACEMENT = {"scope": "token", "pin_prompt": True, "recent_share": 0.25, "recent_cap": 128}
+_PROTECTS = "the prompt, the newest quarter of the budget but at most 128"
+
+PRESETS: dict[str, Preset] = {
+    "epikv": Preset(
+        "tokens at which the hidden state moved unusually",
+        "2606.26472",
+        {"scorer": "epikv", **_PLACEMENT},
+        ("budget",),
+        _PROTECTS,
+    ),
+    "epikv_kv": Preset(
+        "tokens whose key and value spread widely over their channels",
+        "2606.26472",
+        {"scorer": "epikv_kv", **_PLACEMENT},
+        ("budget",),
+        _PROTECTS,
+    ),
+}

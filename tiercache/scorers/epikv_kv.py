@@ -1,0 +1,76 @@
+"""Spread over the channels of keys and values, causal: the variants of EpiKV that need no hidden state (2606.26472)."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tiercache.catalog import hidden
+from tiercache.catalog.base import Signal
+from tiercache.scorers.base import Facts, Scorer, View
+
+EPSILON = 1e-6
+
+
+class EpiKVCache(Scorer):
+    """`lag-kv`: std_c(k'_ic) + std_c(v'_ic), `lag-kv-key`: the first alone, x'_ic = (x_ic - lo_c) / (hi_c - lo_c).
+
+    lo and hi are each channel's least and greatest value in the previous chunk: `lag` positions, counted from the
+    first generated token both ways, so that the end of the prompt is the first reference. Of a chunk counts what is
+    still there; of an empty one the nearest before it. Before the first chunk there is nothing: score 0.
+
+    `kv-key`, `kv-val`: mean of var_c(k_i) or var_c(v_i) over the newest `rolling` tokens still there, up to token i.
+
+    No token's score depends on later tokens. std is the sample's, var the population's.
+    """
+
+    needs_keys = True
+
+    def __init__(self, signal: Signal, facts: Facts) -> None:
+        super().__init__(signal, facts)
+        assert isinstance(signal, hidden.EpiKVCache)
+        self.kind, self.lag, self.rolling = signal.signal, signal.lag, signal.rolling
+        self.ordered = self.kind in ("kv-key", "kv-val")  # a rolling mean runs along the sequence
+
+    def score(self, view: View) -> Tensor:
+        assert view.keys is not None, "this scorer needs keys"
+        assert view.values is not None, "values come with the keys"
+        if self.ordered:
+            side = view.keys if self.kind == "kv-key" else view.values
+            return torch.stack([self._rolling(*layer) for layer in zip(side, view.pos >= 0, strict=True)])
+        chunk = self._chunks(view)
+        score = torch.stack([self._lagged(*layer) for layer in zip(view.keys, chunk, strict=True)])
+        if self.kind == "lag-kv":
+            score += torch.stack([self._lagged(*layer) for layer in zip(view.values, chunk, strict=True)])
+        return score
+
+    def _rolling(self, states: Tensor, used: Tensor) -> Tensor:
+        """States [R, H, S, d] in order, used [R, H, S] -> [R, H, S]."""
+        spread = states.to(self.wide).var(-1, correction=0).masked_fill(~used, 0)
+        # Sums of short windows, not differences of long ones, which would lose digits.
+        padded = F.pad(spread, (self.rolling - 1, 0))
+        count = torch.arange(1, spread.shape[-1] + 1, device=spread.device).clamp_max(self.rolling)
+        return padded.unfold(-1, self.rolling, 1).sum(-1) / count
+
+    def _chunks(self, view: View) -> Tensor:
+        """Chunk of each slot's token, from 1; 0 where the slot is free: int64 [L, R, H, S]."""
+        prompt = view.prompt.view(1, -1, 1, 1)
+        before = -(-prompt // self.lag)  # chunks that reach back over the prompt
+        chunk = (view.pos.long() - prompt) // self.lag + before + 1
+        return chunk.masked_fill(view.pos < 0, 0)
+
+    def _lagged(self, states: Tensor, chunk: Tensor) -> Tensor:
+        """States [R, H, S, d], chunk [R, H, S] -> [R, H, S]."""
+        states = states.to(self.wide)
+        bins = int(chunk.max()) + 1
+        place = chunk.unsqueeze(-1).expand_as(states)
+        empty = states.new_empty(*states.shape[:2], bins, states.shape[-1])
+        low = empty.fill_(float("inf")).scatter_reduce(2, place, states, "amin")
+        high = empty.fill_(float("-inf")).scatter_reduce(2, place, states, "amax")
+        taken = torch.zeros(*chunk.shape[:2], bins, dtype=torch.long, device=chunk.device).scatter_(2, chunk, 1)
+        taken[..., 0] = 0  # free slots
+        nearest = (taken * torch.arange(bins, device=chunk.device)).cummax(-1).values  # 0: none so far
+        reference = nearest.gather(2, (chunk - 1).clamp_min(0))
+        index = reference.unsqueeze(-1).expand_as(states)
+        low, high = low.gather(2, index), high.gather(2, index)
+        spread = ((states - low) / (high - low).clamp_min(EPSILON)).std(-1)
+        return spread.masked_fill(reference == 0, 0)
