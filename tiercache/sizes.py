@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
+from tiercache.errors import PolicyError
 from tiercache.parts import Storage
+
+GRID_BYTES = {"float32": 4, "float16": 2}
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,35 @@ class Sizes:
 
 
 def sizes(storage: Storage, window: int, layers: int, kv_heads: int, head_dim: int, itemsize: int) -> Sizes:
-    """Sizes for a model's shape; `itemsize` is the bytes of one element in the model's type."""
-    vectors = 2 * layers * kv_heads
-    return Sizes(vectors * head_dim * itemsize, vectors * (head_dim + 2 * 4))
+    """Sizes for a model's shape; `itemsize` is the bytes of one element in the model's type.
+
+    Raises:
+        PolicyError: the head size can't be divided as the storage asks.
+    """
+    _check_head(storage, head_dim)
+    heads = layers * kv_heads
+    bits = 8 if storage.packed_bits == "fp8" else storage.packed_bits
+    number = GRID_BYTES[storage.grids] * (1 if storage.packed_bits == "fp8" else 2)  # a range: scale, or scale and zero
+    codes = head_dim * bits // 8
+    token = codes + head_dim // storage.group_of(head_dim) * number
+    full = 2 * heads * head_dim * itemsize
+    if storage.key_axis == "token":
+        return Sizes(full, heads * 2 * token)
+    ranges = head_dim // 2 if storage.rope_pairs else head_dim
+    # A window's grid is dealt out to its tokens in whole numbers; nothing is left over unless the window is long and
+    # the head small.
+    share = -(-ranges * number // GRID_BYTES[storage.grids] // window) * GRID_BYTES[storage.grids]
+    return Sizes(full, heads * window * (codes + share + token), window)
+
+
+def _check_head(storage: Storage, head_dim: int) -> None:
+    bits, group = storage.packed_bits, storage.group_of(head_dim)
+    if head_dim % group:
+        raise PolicyError(
+            f"group: {group} does not divide the model's head size of {head_dim}; use a divisor, or leave it out for "
+            "the whole head."
+        )
+    if bits != "fp8" and head_dim * bits % 8:
+        raise PolicyError(f"packed_bits: {head_dim} codes of {bits} bits don't fill whole bytes; use 8 or fp8.")
+    if storage.rope_pairs and head_dim % 2:
+        raise PolicyError(f"rope_pairs: the model's head size of {head_dim} is odd; leave it out.")

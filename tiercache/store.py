@@ -8,13 +8,13 @@ Used slots are `[0, extent)` for each row; `extent` is the same for all layers a
 are -1 and slot fields 0, so that a new token finds its fields ready.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from tiercache.quantize import dequantize, quantize
+from tiercache.quantize import Format
 
 CHUNK = 64  # slots are allocated in multiples of this many
 
@@ -35,27 +35,50 @@ class Geometry:
         return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
 
 
+Layout = dict[str, tuple[tuple[int, ...], torch.dtype]]
+
+
 class TierStore:
-    """Full-precision slots. `planes` are grown on demand and never shrink while the store lives."""
+    """Full-precision slots. `planes` are grown on demand and never shrink while the store lives.
+
+    With a `ledger` each slot has room for the codes of a token that comes back from the packed tier, and `kept` says
+    whether they are there: they travel with the token and count as metadata.
+    """
 
     packed = False
 
-    def __init__(self, geometry: Geometry, fields: Mapping[str, torch.dtype], device: torch.device) -> None:
+    def __init__(
+        self,
+        geometry: Geometry,
+        fields: Mapping[str, torch.dtype],
+        device: torch.device,
+        ledger: Mapping[str, Format] | None = None,
+    ) -> None:
         self.geometry = geometry
         self.fields = dict(fields)
+        self.ledger = ledger
         self.device = device
         self.extents: list[int] = []
         self.planes: dict[str, Tensor] = {
             name: self._empty(name, tail, dtype, 0, 0) for name, (tail, dtype) in self._layout().items()
         }
 
-    def _layout(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        g = self.geometry
-        kv = {"k": ((g.head_dim,), g.dtype), "v": ((g.head_dim,), g.dtype)}
-        return {**kv, **self._metadata_layout()}
+    def _layout(self) -> Layout:
+        return {**self._content_layout(), **self._kept_layout(), **self._metadata_layout()}
 
-    def _metadata_layout(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        return {"pos": ((), torch.int32), **{name: ((), dtype) for name, dtype in self.fields.items()}}
+    def _content_layout(self) -> Layout:
+        """Keys and values."""
+        g = self.geometry
+        return {"k": ((g.head_dim,), g.dtype), "v": ((g.head_dim,), g.dtype)}
+
+    def _kept_layout(self) -> Layout:
+        """Codes kept beside keys and values; they mean something only where `kept` is set."""
+        return payload_layout(self.ledger) if self.ledger else {}
+
+    def _metadata_layout(self) -> Layout:
+        """What a free slot must have empty."""
+        kept: Layout = {"kept": ((), torch.bool)} if self.ledger else {}
+        return {"pos": ((), torch.int32), **{name: ((), dtype) for name, dtype in self.fields.items()}, **kept}
 
     def _empty(self, name: str, tail: Sequence[int], dtype: torch.dtype, rows: int, slots: int) -> Tensor:
         # Zeros, not garbage: a masked slot's value is multiplied by a zero weight, and 0 * nan is nan.
@@ -133,8 +156,14 @@ class TierStore:
     def keys_values_bytes(self) -> int:
         """Bytes that the held tokens' keys and values really occupy, read off the planes themselves."""
         tokens = int((self.planes["pos"][:, : self.rows] >= 0).sum())  # over layers and KV heads
-        names = self.planes.keys() - self._metadata_layout().keys()
-        return tokens * sum(self.planes[n].shape[4:].numel() * self.planes[n].element_size() for n in names)
+        return tokens * self._slot_bytes(self._content_layout())
+
+    def metadata_slot_bytes(self) -> int:
+        """Bytes beside one slot's keys and values: position, slot fields and kept codes."""
+        return self._slot_bytes({**self._kept_layout(), **self._metadata_layout()})
+
+    def _slot_bytes(self, names: Iterable[str]) -> int:
+        return sum(self.planes[n].shape[4:].numel() * self.planes[n].element_size() for n in names)
 
     def allocated_bytes(self) -> int:
         """Bytes of all planes, metadata and unused slots included."""
@@ -142,37 +171,58 @@ class TierStore:
 
 
 class PackedStore(TierStore):
-    """Slots at 8 bits, asymmetric min/max per token and KV head, for keys (after RoPE) and values alike."""
+    """Quantised slots, keys (after RoPE) and values, in the given formats.
+
+    Where keys share their ranges over a window, the slots are whole windows: windows move as a whole and slots are
+    sorted by position. With a `ledger` a token that brings its codes along is not quantised again.
+    """
 
     packed = True
 
-    def _layout(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        layout: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
-        for side in ("k", "v"):
-            layout[f"{side}_codes"] = ((self.geometry.head_dim,), torch.uint8)
-            layout[f"{side}_scale"] = ((1,), torch.float32)
-            layout[f"{side}_zero"] = ((1,), torch.float32)
-        return {**layout, **self._metadata_layout()}
+    def __init__(
+        self,
+        geometry: Geometry,
+        fields: Mapping[str, torch.dtype],
+        device: torch.device,
+        formats: Mapping[str, Format],
+        ledger: bool = False,
+    ) -> None:
+        self.formats = formats
+        self.keeps = ledger
+        super().__init__(geometry, fields, device)
+
+    def _content_layout(self) -> Layout:
+        return payload_layout(self.formats)
 
     def _unpack(self, planes: Mapping[str, Tensor], side: str) -> Tensor:
-        codes, scale, zero = (planes[f"{side}_{part}"] for part in ("codes", "scale", "zero"))
-        return dequantize(codes, scale, zero, self.geometry.dtype)
+        return self.formats[side].unpack(planes[f"{side}_codes"], planes[f"{side}_grid"], self.geometry.dtype)
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
         rows, used = self.rows, self.used()
-        view = {name: plane[layer, :rows, :, :used] for name, plane in self.planes.items()}
+        view = {name: self.planes[name][layer, :rows, :, :used] for name in self._content_layout()}
         return self._unpack(view, "k"), self._unpack(view, "v")
 
     def take(self, row: int, index: Tensor) -> dict[str, Tensor]:
         tokens = super().take(row, index)
-        metadata = {name: tokens[name] for name in self._metadata_layout()}
-        return {"k": self._unpack(tokens, "k"), "v": self._unpack(tokens, "v"), **metadata}
+        full = {side: self._unpack(tokens, side) for side in ("k", "v")}
+        if self.keeps:
+            return {**tokens, **full, "kept": torch.ones_like(tokens["pos"], dtype=torch.bool)}
+        return {**full, **{name: tokens[name] for name in self._metadata_layout()}}
 
     def admit(self, tokens: dict[str, Tensor]) -> dict[str, Tensor]:
         native = {name: tokens[name] for name in self._metadata_layout()}
         for side in ("k", "v"):
-            native[f"{side}_codes"], native[f"{side}_scale"], native[f"{side}_zero"] = quantize(tokens[side])
+            fresh = self.formats[side].pack(tokens[side])
+            native.update({f"{side}_{part}": plane for part, plane in fresh.items()})
+        if self.keeps:
+            known = tokens["kept"].unsqueeze(-1)
+            native.update({n: torch.where(known, tokens[n], native[n]) for n in self._content_layout()})
         return super().admit(native)
+
+
+def payload_layout(formats: Mapping[str, Format]) -> Layout:
+    """Planes of quantised keys and values."""
+    return {f"{side}_{part}": shape for side in ("k", "v") for part, shape in formats[side].layout.items()}
 
 
 def empty_value(plane: str) -> int:

@@ -8,7 +8,7 @@ import pytest
 from tiercache.errors import PolicyError
 from tiercache.policy import KNOBS, PRESETS, parse_policy
 
-GOOD = {"budget": 0.5, "hbm": 0.5, "evict": 0.03}
+GOOD = {"budget": 0.5, "hbm": 0.5, "evict": 0.03, "packed_bits": 4}
 
 
 @pytest.mark.parametrize("name", PRESETS)
