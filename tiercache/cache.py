@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tiercache.errors import PolicyError
 from tiercache.ledger import SequenceBytes, Traffic, Usage, close_account
+from tiercache.pages import PageBounds
 from tiercache.placement import Move, RowTiers, due_moves, protected_intervals
 from tiercache.policy import Policy
 from tiercache.quantize import formats
@@ -65,6 +66,8 @@ class TieredCache:
         self.stores: list[TierStore] = [self.hbm, self.ddr, self.packed] if policy.placement.tiered else [self.hbm]
         self.state = RowState(scorer.state() if self.watches else {}, device)
         self.queries = QueryWindow(g, scorer.query_window, device) if scorer.query_window and self.watches else None
+        reading = policy.reading
+        self.pages = PageBounds(g, reading.pages, device) if reading.pages is not None else None
         self.ranker = Ranker(policy, scorer, facts, self.state, self.queries)
         self.sequences: list[CachedSequence] = []
         self.traffic = Traffic()
@@ -99,7 +102,8 @@ class TieredCache:
 
     def allocated_bytes(self) -> int:
         """Bytes of all stores' planes, unused slots and metadata included."""
-        return sum(store.allocated_bytes() for store in self.stores)
+        pages = self.pages.bytes() if self.pages is not None else 0
+        return sum(store.allocated_bytes() for store in self.stores) + pages
 
     def join(self, prompts: Sequence[int], seeds: Sequence[int]) -> slice:
         """Adds sequences with these prompt lengths; returns their rows, with slots reserved for prompt and one more."""
@@ -128,6 +132,9 @@ class TieredCache:
             sequence.tiers.append(length)
             if self.positions == "cache":
                 self._unrotate(row, length)
+            if self.pages is not None:
+                self.pages.reserve(row + 1, length)
+                self.pages.fill(row, self.hbm.planes["k"][:, row, :, :length])
             sequence.usage.before_event(sequence.tiers)
         self._events(range(rows.start, rows.stop), reuse=False)
 
@@ -147,6 +154,8 @@ class TieredCache:
         """
         extents = self.hbm.extents
         self.hbm.reserve(0, max(extents) + 1)
+        if self.pages is not None:
+            self.pages.reserve(self.rows, max(extents) + 1)
         rows, (layers, heads) = self.rows, (self.geometry.layers, self.geometry.kv_heads)
         state = [extents, [each.tiers.seen for each in self.sequences]]
         if self.positions != "true":
@@ -204,6 +213,8 @@ class TieredCache:
         self.state.leave(row, last)
         if self.queries:
             self.queries.state.leave(row, last)
+        if self.pages is not None:
+            self.pages.leave(row, last)
         self._victims[:, row] = self._victims[:, last]
         self.sequences[row] = self.sequences[last]
         self.sequences.pop()

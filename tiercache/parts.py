@@ -182,3 +182,24 @@ class Schedule(Strict):
     """When the placement acts: at the end of the prefill, and every `every` decode steps; 0: after the prefill only."""
 
     every: Tokens = 1
+
+
+class Reading(Strict):
+    """What a decode step reads of what is kept. By default everything.
+
+    pages         instead, whole pages of this many positions (2406.10774); nothing is evicted then.
+    read_budget   tokens, or a share of all, that a step reads in pages; at least three pages.
+    dense_layers  first layers that read everything.
+    share_pages   the query heads of a KV head read the same pages.
+    """
+
+    pages: Positive | None = None
+    read_budget: Annotated[Budget | None, BeforeValidator(_budget)] = None
+    dense_layers: Tokens = 0
+    share_pages: bool = False
+
+    @model_validator(mode="after")
+    def _together(self) -> "Reading":
+        if (self.pages is None) != (self.read_budget is None):
+            raise ValueError("pages and read_budget go together")
+        return self

@@ -19,16 +19,28 @@ from tiercache.catalog import PRESETS, SIGNALS
 from tiercache.catalog.base import Preset, Signal
 from tiercache.custom import is_custom, read_custom
 from tiercache.errors import PolicyError
-from tiercache.parts import Budget, Placement, Schedule, Storage
+from tiercache.parts import Budget, Placement, Reading, Schedule, Storage
 from tiercache.strict import Strict, nearest
 
-__all__ = ["KNOBS", "PARTS", "PRESETS", "Budget", "Placement", "Policy", "Schedule", "Storage", "parse_policy"]
+__all__ = [
+    "KNOBS",
+    "PARTS",
+    "PRESETS",
+    "Budget",
+    "Placement",
+    "Policy",
+    "Reading",
+    "Schedule",
+    "Storage",
+    "parse_policy",
+]
 
 PARTS: dict[str, type[Strict]] = {
     "scorer": Signal,
     "placement": Placement,
     "storage": Storage,
     "schedule": Schedule,
+    "reading": Reading,
 }
 # Knobs of every policy; each scorer adds its own.
 KNOBS: dict[str, str] = {knob: part for part, model in PARTS.items() for knob in model.model_fields}
@@ -45,6 +57,7 @@ class Policy:
     placement: Placement
     storage: Storage
     schedule: Schedule
+    reading: Reading
 
     def config(self) -> dict[str, Any]:
         """The whole resolved configuration as plain data, for fingerprints and for the database."""
@@ -117,6 +130,7 @@ def _assemble(
         placement=Placement.parse(groups["placement"], where, PolicyError),
         storage=Storage.parse(groups["storage"], where, PolicyError),
         schedule=Schedule.parse(groups["schedule"], where, PolicyError),
+        reading=Reading.parse(groups["reading"], where, PolicyError),
     )
     _check_together(policy, where)
     return policy
@@ -132,13 +146,19 @@ def _check_together(policy: Policy, where: str) -> None:
         )
     if positions in ("cache", "rerotated") and placement.ragged:
         raise PolicyError(f"{where}.positions: '{positions}' needs heads that keep alike; allowed: true, drifted.")
+    if policy.storage.key_axis == "channel" and placement.window == 1:
+        raise PolicyError(f"{where}.key_axis: 'channel' takes a channel's range over a window; give window: 2 or more.")
+    if policy.reading.pages is not None and policy.acts:
+        raise PolicyError(
+            f"{where}.pages: pages are read where nothing is evicted or moved; leave budget, evict and hbm."
+        )
     if placement.evict > 0 and policy.schedule.every == 0:
         raise PolicyError(f"{where}.evict: needs events; give every: 1 or more.")
 
 
 def _example(preset: Preset) -> str:
-    values = {"budget": "0.5", "hbm": "0.5", "evict": "0.03"}
-    return ", ".join(f"{knob}: {values[knob]}" for knob in preset.required)
+    values = {"budget": "0.5", "hbm": "0.5", "evict": "0.03", "packed_bits": "4", "read_budget": "256", "chunk_keep": "0.5"}
+    return ", ".join(f"{knob}: {values.get(knob, '…')}" for knob in preset.required)
 
 
 def _label(name: str, knobs: Mapping[str, Any], parts: Mapping[str, str], signal: type[Signal]) -> str:

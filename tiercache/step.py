@@ -19,6 +19,7 @@ from tiercache.attention import (
     softmax_attention,
 )
 from tiercache.cache import TieredCache
+from tiercache.pages import PageBounds, page_bounds, pages_to_read, unread
 from tiercache.scorers.base import Observed, ObservedPrefill, Part
 from tiercache.store import TierStore
 
@@ -129,6 +130,8 @@ class DecodeStep:
         # The group stands where a kernel expects several queries of one head: no head is repeated.
         query = query.reshape(rows, cache.geometry.kv_heads, -1, dim)
         bias = self.biases[0] if self._layer_bias is None else self._layer_bias[layer]
+        if cache.pages is not None:
+            bias = self._page_bias(cache.pages, layer, query, key, bias)
         if len(self.tiers) > 1:
             out = self._over_tiers(layer, query, scaling)
         elif cache.needs_attention:
@@ -139,6 +142,23 @@ class DecodeStep:
             if self.observed:
                 self._observe(layer, query, [(cache.hbm, keys, None)], scaling)
         return out.reshape(rows, 1, heads, dim)
+
+    def _page_bias(
+        self, pages: PageBounds, layer: int, query: Tensor, key: Tensor, bias: Tensor | None
+    ) -> Tensor | None:
+        """-inf for what isn't read, [rows, kv_heads, group, used]."""
+        reading, slots = self.cache.policy.reading, self._slots[0, :, 0]
+        pages.add(layer, key, slots)
+        if layer < reading.dense_layers:
+            return bias
+        assert reading.read_budget is not None, "pages and read_budget go together"
+        counts = [pages_to_read(reading.read_budget, tier.seen, pages.size) for tier in self.cache.tiers]
+        rows, used = len(self.now), self.cache.hbm.used()
+        boxes = [side[layer, :rows, :, : -(-used // pages.size)] for side in (pages.low, pages.high)]
+        bounds = page_bounds(query, *boxes)
+        skipped = unread(bounds, torch.tensor(counts, device=query.device), slots // pages.size, reading, used)
+        mask = torch.zeros(skipped.shape, dtype=query.dtype, device=query.device).masked_fill_(skipped, float("-inf"))
+        return mask if bias is None else mask + bias
 
     def _over_tiers(self, layer: int, query: Tensor, scaling: float) -> Tensor:
         """Attention of queries [rows, kv_heads, group, d] over all tiers."""
