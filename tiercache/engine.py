@@ -3,8 +3,9 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,8 +16,8 @@ from tiercache.errors import ModelError, ResourceError
 from tiercache.meter import Meter
 from tiercache.model import LoadedModel
 from tiercache.placement import footprint
-from tiercache.policy import Policy
-from tiercache.requests import Completion, Request, RunStats
+from tiercache.policy import Policy, parse_policy
+from tiercache.requests import Completion, Request, RunStats, Sampling
 from tiercache.sampling import sample
 from tiercache.sizes import sizes
 from tiercache.step import DecodeStep, PrefillStep
@@ -60,6 +61,29 @@ class Engine:
         self.limits = limits or Limits()
         self.stats: RunStats | None = None
 
+    def generate(
+        self,
+        prompts: Sequence[str] | Sequence[Sequence[int]],
+        policy: Policy | str | Mapping[str, Any] = "full",
+        *,
+        max_new_tokens: int = 512,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        chat: bool = False,
+    ) -> list[Completion]:
+        """All completions, in the prompts' order. A prompt is text or token ids; prompt i gets `seed + i`.
+
+        Raises:
+            ModelError, ResourceError, PolicyError: a prompt or the policy can't be run as asked.
+        """
+        policy = policy if isinstance(policy, Policy) else parse_policy(policy)
+        sampling = Sampling(temperature, top_p, max_new_tokens)
+        given: list[str | Sequence[int]] = [prompts] if isinstance(prompts, str) else list(prompts)
+        ids = [self.loaded.encode(each, chat)[1] if isinstance(each, str) else each for each in given]
+        requests = [Request(str(i), tuple(tokens), sampling, seed + i) for i, tokens in enumerate(ids)]
+        return sorted(self.run(requests, policy), key=lambda completion: int(completion.key))
+
     def check(self, request: Request, policy: Policy) -> None:
         """Refuses what can't be run as asked, before anything is.
 
@@ -90,6 +114,7 @@ class Engine:
 
         On a device out of memory the batch is halved and its unfinished rows start again; with one row it is an error.
         """
+        hf.check_prepared(self.loaded.model)
         waiting = deque(requests)
         for request in waiting:
             self.check(request, policy)
@@ -152,45 +177,18 @@ class Engine:
         with meter.prefill(sum(len(request.prompt) for request in admitted)), torch.inference_mode():
             started = time.perf_counter()
             rows.extend(_Row(request, started) for request in admitted)
-            lengths = [len(request.prompt) for request in admitted]
-            where = cache.join(lengths, [request.seed for request in admitted])
-            last = self._prefill_chunks(admitted, cache, where, lengths)
-            cache.fill(where)
+            where = cache.join([len(r.prompt) for r in admitted], [r.seed for r in admitted])
+            last = prefill(self.loaded, cache, where, [r.prompt for r in admitted], self.limits.prefill_chunk)
             self._next_tokens(last, rows[where.start :])
         for row in rows[where.start :]:
             row.first_token = time.perf_counter()
             meter.first_token(row.first_token - row.started)
         yield from self._retire(cache, rows, meter, start=where.start)
 
-    def _prefill_chunks(self, admitted: list[Request], cache: TieredCache, where: slice, lengths: list[int]) -> Tensor:
-        """Runs the prompts through the model; returns the hidden state at each row's last prompt token."""
-        device = self.loaded.device
-        last: list[Tensor | None] = [None] * len(admitted)
-        for start in range(0, lengths[0], self.limits.prefill_chunk):
-            active = sum(1 for length in lengths if length > start)
-            chunk = min(self.limits.prefill_chunk, lengths[0] - start)
-            tokens = torch.zeros(active, chunk, dtype=torch.long)
-            for i in range(active):
-                part = admitted[i].prompt[start : start + chunk]
-                tokens[i, : len(part)] = torch.tensor(part)
-            step = PrefillStep(cache, slice(where.start, where.start + active), start, lengths[:active], chunk)
-            positions = torch.arange(start, start + chunk, device=device).unsqueeze(0)
-            hidden = hf.hidden_states(self.loaded.model, tokens.to(device), positions, step)
-            step.finish()
-            for i in range(active):
-                if start < lengths[i] <= start + chunk:
-                    last[i] = hidden[i, lengths[i] - 1 - start]
-        return torch.stack([state for state in last if state is not None])
-
     def _decode(self, cache: TieredCache, rows: list[_Row], meter: Meter) -> Iterator[Completion]:
         with meter.decode(len(rows)), torch.inference_mode():
-            step = DecodeStep(cache)
-            device = self.loaded.device
-            tokens = torch.tensor([row.tokens[-1] for row in rows], device=device).unsqueeze(1)
-            hidden = hf.hidden_states(self.loaded.model, tokens, step.positions.unsqueeze(1), step)
-            step.finish()
-            cache.settle()
-            self._next_tokens(hidden[:, -1], rows)
+            tokens = torch.tensor([row.tokens[-1] for row in rows], device=self.loaded.device)
+            self._next_tokens(decode(self.loaded, cache, tokens), rows)
         yield from self._retire(cache, rows, meter)
 
     def _next_tokens(self, hidden: Tensor, rows: list[_Row]) -> None:
@@ -219,3 +217,40 @@ class Engine:
                 wall_s=time.perf_counter() - row.started,
                 ledger=ledger,
             )
+
+
+def prefill(
+    loaded: LoadedModel, cache: TieredCache, where: slice, prompts: Sequence[Sequence[int]], limit: int
+) -> Tensor:
+    """Runs new rows' prompts, longest first, through the model, `limit` tokens at a time; then the policy may act.
+
+    Returns:
+        the hidden state at each row's last prompt token, [rows, hidden].
+    """
+    lengths = [len(prompt) for prompt in prompts]
+    last: list[Tensor | None] = [None] * len(prompts)
+    for start in range(0, lengths[0], limit):
+        active = sum(1 for length in lengths if length > start)
+        chunk = min(limit, lengths[0] - start)
+        tokens = torch.zeros(active, chunk, dtype=torch.long)
+        for i in range(active):
+            part = prompts[i][start : start + chunk]
+            tokens[i, : len(part)] = torch.tensor(part)
+        step = PrefillStep(cache, slice(where.start, where.start + active), start, lengths[:active], chunk)
+        positions = torch.arange(start, start + chunk, device=loaded.device).unsqueeze(0)
+        hidden = hf.hidden_states(loaded.model, tokens.to(loaded.device), positions, step)
+        step.finish()
+        for i in range(active):
+            if start < lengths[i] <= start + chunk:
+                last[i] = hidden[i, lengths[i] - 1 - start]
+    cache.fill(where)
+    return torch.stack([state for state in last if state is not None])
+
+
+def decode(loaded: LoadedModel, cache: TieredCache, tokens: Tensor) -> Tensor:
+    """One decode step of all rows: their newest tokens, int64 [rows] -> hidden states [rows, hidden]."""
+    step = DecodeStep(cache)
+    hidden = hf.hidden_states(loaded.model, tokens.unsqueeze(1), step.positions.unsqueeze(1), step)
+    step.finish()
+    cache.settle()
+    return hidden[:, -1]

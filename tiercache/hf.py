@@ -7,12 +7,15 @@ Position ids are always explicit: a query's position never depends on how many t
 `forward` out saves a tenth of a small model's decoding step; tests hold the result equal to `generate`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from tiercache.errors import ModelError
 from tiercache.rope import Rope
@@ -47,7 +50,28 @@ def prepare(model: PreTrainedModel) -> None:
     kind = model.config.model_type
     if kind not in FAMILIES:
         raise ModelError(f"model_type: '{kind}' is not supported; allowed: {', '.join(FAMILIES)}.")
+    _tables.pop(model, None)  # the model may have changed its type or device
     model.set_attn_implementation(NAME)
+
+
+@contextmanager
+def prepared(model: PreTrainedModel) -> Iterator[None]:
+    """The model with our attention inside the block, and with its own again afterwards."""
+    before = model.config._attn_implementation
+    prepare(model)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+        _tables.pop(model, None)
+
+
+def check_prepared(model: PreTrainedModel) -> None:
+    """Raises ModelError if somebody has switched the model to another attention since."""
+    if model.config._attn_implementation != NAME:
+        raise ModelError(
+            f"the model's attention is '{model.config._attn_implementation}', not '{NAME}'; wrap the model again."
+        )
 
 
 def shorten_lookups(model: PreTrainedModel) -> None:
@@ -81,7 +105,9 @@ def hidden_states(model: PreTrainedModel, tokens: Tensor, positions: Tensor, ste
     rotation = _rotation(model, hidden, positions)
     watched = step.hidden_layers
     for index, layer in enumerate(decoder.layers):
-        hidden = layer.forward(hidden, position_embeddings=rotation, tier_step=step)
+        # The detour over `__call__` is for hooks alone, and costs a small model some time.
+        call = layer if layer._forward_hooks or layer._forward_pre_hooks else layer.forward
+        hidden = call(hidden, position_embeddings=rotation, tier_step=step)
         if index in watched:
             step.layer_output(index, hidden)
     return decoder.norm(hidden)  # type: ignore[no-any-return]
@@ -138,3 +164,8 @@ def _table(model: PreTrainedModel, hidden: Tensor) -> Tensor | None:
 def logits(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     """Hidden states [rows, hidden] -> logits [rows, vocab]."""
     return model.lm_head(hidden)  # type: ignore[no-any-return]
+
+
+def output(logits: Tensor, cache: Any) -> CausalLMOutputWithPast:
+    """What a causal language model's `forward` returns."""
+    return CausalLMOutputWithPast(logits=logits, past_key_values=cache)

@@ -91,6 +91,11 @@ def wrap(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, devi
     model.train(False)
     model.to(device)  # type: ignore[arg-type]
     hf.shorten_lookups(model)
+    return describe(model, tokenizer)
+
+
+def describe(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> LoadedModel:
+    """What the engine must know of a model. Changes nothing about it."""
     config = model.config
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     geometry = Geometry(
@@ -105,7 +110,7 @@ def wrap(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, devi
     if window is not None and window < context:
         context, reason = window, "sliding_window"
     facts = Facts(geometry, hf.rope(model), partial(hf.output_weight, model))
-    return LoadedModel(model, tokenizer, geometry, device, _eos(model, tokenizer), context, reason, facts)
+    return LoadedModel(model, tokenizer, geometry, model.device, _eos(model, tokenizer), context, reason, facts)
 
 
 def _source(spec: ModelSpec) -> tuple[str, dict[str, Any]]:
