@@ -1,0 +1,88 @@
+"""Time of last use: RaaS (2502.11147)."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tiercache.catalog.recurring import Raas
+from tiercache.scorers.base import Observed, Scorer, View
+
+
+class LastUse(Scorer):
+    """ts(page) = the last step at which the page's score was above the threshold, or among the `top` share of pages.
+
+    A page's score is the softmax over the live pages of the largest q.k that the box around the page's keys allows
+    (channel by channel, the minimum or the maximum), the maximum over the group's queries. A page is as new as its
+    newest token until it is used.
+
+    Our decisions, where the paper is silent: the heads of a layer share the mean of their page scores, unless the scope
+    is `head`; among pages of equal age the one with the lowest current score goes first.
+    """
+
+    observes = True
+    needs_positions = True
+    signal: Raas
+
+    def fields(self) -> dict[str, torch.dtype]:
+        return {"used": torch.int32, "current": self.wide}  # used: ts + 1, so that 0 means never
+
+    def observe(self, seen: Observed) -> None:
+        device = seen.query.device
+        keys = _join([part.keys.to(device) for part in seen.parts])
+        pos = _join([part.pos.to(device) for part in seen.parts])
+        bucket = buckets(pos, self.signal.page)
+        scores = self._page_scores(seen.query, keys, pos, bucket, seen.scaling)
+        current = scores.clamp_min(0).gather(-1, bucket)
+        used = self._used(scores).gather(-1, bucket) & (pos >= 0)
+        start = 0
+        for part in seen.parts:
+            stamp, stop = part.fields["used"], start + part.pos.shape[-1]
+            now = (seen.now + 1).to(stamp).view(-1, 1, 1)
+            stamp.copy_(torch.where(used[..., start:stop].to(stamp.device), now, stamp))
+            part.fields["current"].copy_(current[..., start:stop])
+            start = stop
+
+    def _page_scores(self, query: Tensor, keys: Tensor, pos: Tensor, bucket: Tensor, scaling: float) -> Tensor:
+        """[rows, KV heads, buckets]; -1 for a bucket without a live page."""
+        index = bucket.unsqueeze(-1).expand_as(keys)
+        empty = torch.zeros_like(keys)
+        low = empty.scatter_reduce(2, index, keys, "amin", include_self=False).to(self.wide)
+        high = empty.scatter_reduce(2, index, keys, "amax", include_self=False).to(self.wide)
+        query = query.to(self.wide)
+        # max over the box of q.k, without a tensor of group x channels: each sign of q has its own corner.
+        bound = query.clamp_min(0) @ high.transpose(2, 3) + query.clamp_max(0) @ low.transpose(2, 3)
+        live = torch.zeros_like(bucket, dtype=torch.bool).scatter_(-1, bucket, pos >= 0)
+        shares = torch.softmax((bound.amax(2) * scaling).masked_fill(~live, float("-inf")), dim=-1)
+        if self.signal.scope != "head":
+            shares = shares.mean(1, keepdim=True).expand_as(shares)
+        return shares.masked_fill(~live, -1)
+
+    def _used(self, scores: Tensor) -> Tensor:
+        """Which buckets hold a page that this step uses."""
+        if self.signal.top is None:
+            return scores > self.signal.threshold
+        pages = (scores >= 0).sum(-1, keepdim=True)
+        last = (self.signal.top * pages - 1e-9).ceil().long().clamp_min(1) - 1
+        return scores >= scores.sort(dim=-1, descending=True).values.gather(-1, last)
+
+    def score(self, view: View) -> Tensor:
+        # float64: whole steps, and beside them a fraction below one for the current score.
+        page = self.signal.page
+        born = (view.pos // page + 1) * page  # + 1 as in `used`; the same for a whole page
+        return torch.maximum(view.fields["used"], born).double() + view.fields["current"].double() / 2
+
+
+def buckets(pos: Tensor, page: int) -> Tensor:
+    """Numbers the pages that are there: [..., slots] positions -> int64 below the number of slots, in page order.
+
+    So no size depends on how long the sequence is, which only the device knows. Free slots have a bucket of their own.
+    """
+    pages, order = (pos.long() // page).sort(dim=-1)
+    rank = (pages.diff(dim=-1, prepend=pages[..., :1]) != 0).cumsum(-1)
+    return torch.empty_like(rank).scatter_(-1, order, rank)
+
+
+def _join(parts: Sequence[Tensor]) -> Tensor:
+    """Along the slots; what is whole isn't copied."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=2)
