@@ -175,12 +175,32 @@ def load_sweep(path: str | Path) -> Sweep:
         SpecError, ModelError, BenchmarkError, PolicyError: the file is missing, isn't YAML, or says something
             impossible.
     """
-    data = read_yaml(Path(path))
+    data = _find_scorers(read_yaml(Path(path)), Path(path).parent)
     try:
         return parse_sweep(data)
     except TierCacheError as problem:
         lines = str(problem).splitlines()
         raise type(problem)("\n".join(f"{path}: {line}" for line in lines)) from None
+
+
+def _find_scorers(data: object, folder: Path) -> object:
+    """The same data; a scorer's file is looked for beside the sweep file first, then in the current folder."""
+
+    def found(scorer: object) -> object:
+        if isinstance(scorer, list):
+            return [found(each) for each in scorer]
+        if not isinstance(scorer, str) or ".py:" not in scorer:
+            return scorer
+        beside = folder / scorer
+        return str(beside) if Path(str(beside).rpartition(":")[0]).is_file() else scorer
+
+    if not isinstance(data, Mapping) or not isinstance(data.get("policies"), list):
+        return data
+    policies = [
+        {**entry, "scorer": found(entry["scorer"])} if isinstance(entry, Mapping) and "scorer" in entry else entry
+        for entry in data["policies"]
+    ]
+    return {**data, "policies": policies}
 
 
 def _with_indices(parse: Callable[[], T]) -> T:

@@ -87,7 +87,7 @@ def parse_policy(entry: str | Mapping[str, Any], where: str = "policy") -> Polic
     if given and not preset.open:
         raise PolicyError(f"{where}.{next(iter(given))}: '{name}' keeps {preset.summary} and takes no parameters.")
     signal, extra = _signal({**preset.defaults, **given}.get("scorer", DEFAULT_SCORER), where)
-    parts = {**KNOBS, **dict.fromkeys(signal.model_fields, "scorer")}
+    parts = {**KNOBS, **{knob: "scorer" for knob in signal.model_fields if knob not in extra}}
     for knob in given:
         if knob not in parts:
             raise PolicyError(f"{where}.{knob}: unknown key.{nearest(knob, parts)} Allowed keys: {', '.join(parts)}.")
@@ -96,6 +96,7 @@ def parse_policy(entry: str | Mapping[str, Any], where: str = "policy") -> Polic
             raise PolicyError(f"{where}.{knob}: '{name}' needs it, for example {{name: {name}, {_example(preset)}}}.")
     # Where another scorer is asked for, the preset's parameters for its own don't apply.
     knobs = {**{knob: value for knob, value in preset.defaults.items() if knob in parts}, **given}
+    knobs.update({knob: value for knob, value in extra.items() if knob in parts})
     return _assemble(name, knobs, parts, signal, extra, where)
 
 
@@ -174,6 +175,8 @@ def _label(name: str, knobs: Mapping[str, Any], parts: Mapping[str, str], signal
         value = knobs[knob]
         if value is True:
             words.append(knob)
+        elif knob == "options" and isinstance(value, Mapping):  # a user's own scorer's
+            words.extend(f"{option}={given}" for option, given in value.items())
         elif isinstance(value, Mapping):
             words.append(f"{knob}={_long_form(value)}")
         else:
