@@ -9,19 +9,57 @@ from rich.text import Text
 from jobs.benchmarks.base import registry
 from jobs.plan import Plan, PlanRow
 from jobs.report import bytes_text
-from tiercache.policy import PRESETS
+from tiercache.catalog import PRESETS, SIGNALS
+from tiercache.catalog.base import Preset
+from tiercache.policy import DEFAULT_SCORER, KNOBS
 from tiercache.shapes import FAMILIES, KNOWN
 
 
 def policies_table() -> Table:
-    """The presets: what each does, which knobs it needs, its defaults and its source."""
-    table = Table(title="Policies", title_justify="left", box=SIMPLE_HEAD)
-    for name in ("name", "what it keeps", "needs", "defaults", "source"):
+    """The presets: what each keeps and protects, its signal and scope, when it acts, its parameters, its source."""
+    table = Table(title="Policies", title_justify="left", box=SIMPLE_HEAD, show_lines=False)
+    for name in ("name, source", "keeps", "signal, scope, when it acts", "protects", "parameters"):
         table.add_column(name, overflow="fold")
     for name, preset in PRESETS.items():
-        defaults = ", ".join(f"{knob}: {value}" for knob, value in preset.defaults.items())
-        table.add_row(name, preset.summary, ", ".join(preset.required) or "–", defaults or "–", preset.source)
+        table.add_row(
+            f"{name}\n{preset.source}",
+            preset.summary,
+            _signal(preset),
+            preset.protects,
+            _parameters(preset),
+            end_section=True,
+        )
+    table.caption = "* is needed. Every knob of docs/policies/README.md goes with every policy but `full`."
+    table.caption_justify = "left"
     return table
+
+
+def _signal(preset: Preset) -> str:
+    signal = SIGNALS[preset.defaults.get("scorer", DEFAULT_SCORER)]
+    needs = f" (from {', '.join(signal.needs)})" if signal.needs else ""
+    scope = preset.defaults.get("scope", signal.model_fields["scope"].default)
+    return f"{preset.defaults.get('scorer', DEFAULT_SCORER)}{needs}\nper {scope}\n{_acts(preset)}"
+
+
+def _acts(preset: Preset) -> str:
+    if not preset.open:
+        return "never"
+    if "pages" in preset.defaults:
+        return "at each read"
+    if "chunk" in preset.defaults:
+        return "when a chunk is complete"
+    every = preset.defaults.get("every", 1)
+    return {0: "after the prefill", 1: "at every step"}.get(every, f"every {every} steps")
+
+
+def _parameters(preset: Preset) -> str:
+    """Needed knobs, what the preset sets, and its scorer's own with their defaults."""
+    signal = SIGNALS[preset.defaults.get("scorer", DEFAULT_SCORER)]
+    own = {name: info.default for name, info in signal.model_fields.items() if name not in KNOBS}
+    settled = {**own, **{knob: value for knob, value in preset.defaults.items() if knob not in ("scorer", "scope")}}
+    words = [f"{knob}*" for knob in preset.required]
+    words += [f"{knob}: {_plain(value)}" for knob, value in settled.items() if knob not in preset.required]
+    return ", ".join(words) or "–"
 
 
 def benchmarks_table() -> Table:

@@ -112,6 +112,21 @@ def test_lists_name_everything(run: Run) -> None:
         assert max(map(len, out.splitlines())) <= WIDTH
 
 
+def test_policies_are_listed_with_what_a_user_must_know(run: Run) -> None:
+    """Signal, scope, when it acts, what it protects, parameters with defaults, source."""
+    out = " ".join(run("policies")[1].split())
+    for words in (
+        "2306.14048",
+        "(from attention)",
+        "per head",
+        "every 64 steps",
+        "the newest half",
+        "budget*",
+        "recent_share: 0.5",
+    ):
+        assert words.split()[0] in out, words
+
+
 def test_version(run: Run) -> None:
     assert run("--version")[1].startswith("tiercache ")
 

@@ -1,4 +1,4 @@
-"""docs/sweeps.md and docs/policies.md are complete, and what they state follows from the code."""
+"""docs/sweeps.md and docs/policies/ are complete, and what they state follows from the code."""
 
 import re
 from pathlib import Path
@@ -9,14 +9,16 @@ import yaml
 
 from jobs.benchmarks.base import registry
 from jobs.spec import ClusterSpec, EngineSpec, SamplingOverrides, Sweep, parse_sweep
+from tiercache.catalog import SIGNALS
 from tiercache.model_spec import ModelSpec
 from tiercache.placement import footprint
-from tiercache.policy import KNOBS, PARTS, PRESETS, parse_policy
+from tiercache.policy import DEFAULT_SCORER, KNOBS, PARTS, PRESETS, parse_policy
 
 ROOT = Path(__file__).parents[2]
-PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
-PAGES["README.md"] = (ROOT / "README.md").read_text(encoding="utf-8")
-SWEEPS, POLICIES = PAGES["sweeps.md"], PAGES["policies.md"]
+FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in FILES}
+SWEEPS, POLICIES = PAGES["docs/sweeps.md"], PAGES["docs/policies/README.md"]
+HIERARCHY = PAGES["docs/policies/hierarchy.md"]
 BLOCKS = [
     (name, text) for name, page in PAGES.items() for text in re.findall(r"^```yaml\n(.*?)^```", page, re.M | re.S)
 ]
@@ -48,7 +50,8 @@ def test_yaml_blocks_are_valid_sweeps(page: str, text: str) -> None:
 
 
 def test_there_are_examples() -> None:
-    assert {page for page, _ in BLOCKS} >= {"README.md", "sweeps.md", "policies.md"}
+    assert {page for page, _ in BLOCKS} >= {"README.md", "docs/sweeps.md", "docs/policies/README.md"}
+    assert {page for page, _ in BLOCKS} >= {f"docs/policies/{name}.md" for name in PRESETS}
 
 
 @pytest.mark.parametrize(
@@ -84,33 +87,50 @@ def test_every_knob_is_documented_with_its_default() -> None:
     documented = fields(POLICIES, "## Knobs")
     assert set(documented) == set(KNOBS)
     for knob, part in KNOBS.items():
-        default = PARTS[part].model_fields[knob].default
+        default = DEFAULT_SCORER if knob == "scorer" else PARTS[part].model_fields[knob].default
         assert documented[knob] == ("none" if default is None else shown(default)), knob
 
 
+def test_the_index_names_every_preset() -> None:
+    rows = tables(POLICIES, "## Presets")
+    assert [row[0] for row in rows] == [f"[`{name}`]({name}.md)" for name in PRESETS]
+    for row, preset in zip(rows, PRESETS.values(), strict=True):
+        assert re.findall(r"`(\w+)`", row[2]) == list(preset.required)
+        assert (row[1], row[3]) == (preset.summary, preset.source)
+
+
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_has_source_defaults_and_required_knobs(name: str) -> None:
-    preset = PRESETS[name]
-    title, text = re.split(rf"^### `{name}` ", POLICIES, maxsplit=1, flags=re.M)[1].split("\n", 1)
-    text = " ".join(re.split(r"^##", text, maxsplit=1, flags=re.M)[0].split())
-    assert title == f"({preset.source})"
-    needs = re.search(r"Needs ([^;.]*)", text)
-    assert tuple(re.findall(r"`(\w+)`", needs[1] if needs else "")) == preset.required
-    found = re.search(r"defaults (`[^.]*?(?:\d\.\d[^.]*?)?)\.", text)
-    stated = dict(re.findall(r"`(\w+): ([^`]+)`", found[1])) if found else {}
-    assert stated == {knob: shown(value) for knob, value in preset.defaults.items()}
+def test_every_preset_has_a_page(name: str) -> None:
+    """With its source, what it needs, its defaults and its scorer's own parameters, as the code has them."""
+    preset, page = PRESETS[name], PAGES[f"docs/policies/{name}.md"]
+    assert page.startswith(f"# `{name}`")
+    assert re.search(rf"^Source: .*{re.escape(preset.source)}", page, re.M)
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]*) \|", page, re.M)
+    stated = {knob: default.strip().strip("`") for knob, default in rows}
+    for knob in preset.required:
+        assert stated.get(knob, "needed") == "needed"
+        assert re.search(rf"\b{knob}: ", page), knob
+    own = set(SIGNALS[preset.defaults.get("scorer", DEFAULT_SCORER)].model_fields) - {"scorer", "scope"}
+    assert not preset.open or own <= set(stated), own - set(stated)
+    settled = {**defaults(preset.defaults.get("scorer", DEFAULT_SCORER)), **preset.defaults}
+    for knob, value in stated.items():
+        if value != "needed":
+            assert value == ("none" if settled[knob] is None else shown(settled[knob])), knob
+    for word in ("acts?", "protects?", "our decisions"):
+        assert re.search(rf"\b{word}\b", page, re.I), word
+
+
+def defaults(scorer: str) -> dict[str, Any]:
+    models = [*(model for part, model in PARTS.items() if part != "scorer"), SIGNALS[scorer]]
+    return {knob: info.default for model in models for knob, info in model.model_fields.items()}
 
 
 def test_the_readme_lists_the_presets() -> None:
-    rows = {row[0].strip("`"): row for row in tables(PAGES["README.md"], "## Policies")}
-    for name, preset in PRESETS.items():
-        assert name in rows
-        assert re.findall(r"`(\w+)`", rows[name][2]) == list(preset.required)
-        assert preset.source in rows[name][3], name
+    assert set(re.findall(r"\[`(\w+)`\]\(docs/policies/\1\.md\)", PAGES["README.md"])) == set(PRESETS)
 
 
 def test_the_table_of_compounding() -> None:
-    rows = tables(POLICIES, "## An eviction ratio compounds")
+    rows = tables(HIERARCHY, "## An eviction ratio compounds")
     assert len(rows) == 5
     for generated, *evicted in ([int(cell.replace(",", "")) for cell in row] for row in rows):
         for ratio, tokens in zip((0.03, 0.05, 0.1, 0.2), evicted, strict=True):
@@ -122,7 +142,7 @@ def test_other_stated_numbers() -> None:
     cumulative = parse_policy({"name": "hierarchy", "hbm": 0.5, "evict": 0.1, "compound": False})
     assert footprint(cumulative, 50, 2048).evicted_end == 191
     assert 2048 - 4 - 128 == 1916
-    assert "has evicted 191, a tenth\nof the 1,916" in POLICIES
+    assert "has evicted 191, a tenth\nof the 1,916" in HIERARCHY
     for pin, kept in ((False, 150), (True, 200)):
         half = parse_policy({"name": "h2o", "budget": 0.5, "pin_prompt": pin})
         assert 300 - footprint(half, 100, 200).evicted_end == kept
@@ -130,6 +150,5 @@ def test_other_stated_numbers() -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_links_lead_somewhere(name: str) -> None:
-    folder = ROOT if name == "README.md" else ROOT / "docs"
     for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", PAGES[name]):
-        assert (folder / link).exists(), link
+        assert ((ROOT / name).parent / link).exists(), link
