@@ -172,9 +172,11 @@ def scorer_of(name, facts, **knobs):  # type: ignore[no-untyped-def]
 
 
 @settings(max_examples=120, deadline=None)
-@given(shapes(), st.sampled_from([0.0, 1.0, 2.5]))
-def test_lagkv_is_the_papers_formula(shape, weight) -> None:  # type: ignore[no-untyped-def]
+@given(shapes(), st.sampled_from([0.0, 1.0, 2.5]), st.integers(1, 5))
+def test_lagkv_is_the_papers_formula(shape, weight, most) -> None:  # type: ignore[no-untyped-def]
     view, facts = view_of(shape)
+    chunk = view.candidate & (view.candidate.cumsum(-1) <= most)  # so that more or less than as many follow
+    view = View(**{**vars(view), "candidate": chunk})
     score = scorer_of("lagkv", facts, value_weight=weight).score(view)
     assert score.isfinite().all()
     for place in places_of(view):

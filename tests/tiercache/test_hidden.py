@@ -162,10 +162,12 @@ def test_layers_can_be_chosen_and_must_exist() -> None:
     assert epikv_of(facts_of(32), band_a=(11,), band_b=(22, 23)).hidden_layers == (10, 21, 22)
     with pytest.raises(PolicyError, match="band_b: the model has 4 layers"):
         epikv_of(facts_of(4), band_b=(5,))
-    with pytest.raises(PolicyError, match="band_a"):
-        parse_policy({"name": "epikv", "budget": 64, "band_a": []})
-    with pytest.raises(PolicyError, match="band_a"):
-        parse_policy({"name": "epikv", "budget": 64, "band_a": [0]})
+    for bad in ([], 0, "0-3", "13-7", "all", "1-2-x", True, 2.5):
+        with pytest.raises(PolicyError, match="band_a"):
+            parse_policy({"name": "epikv", "budget": 64, "band_a": bad})
+    for written, read in ((10, (10,)), ("7-9", (7, 8, 9)), ("7,9-11", (7, 9, 10, 11)), ([3, 4], (3, 4))):
+        assert parse_policy({"name": "epikv", "budget": 64, "band_a": written}).scorer.band_a == read
+    assert parse_policy({"name": "epikv", "budget": 64, "band_a": "7-9"}).label == "epikv budget=64 band_a=7-9"
 
 
 @pytest.mark.parametrize("name", ["epikv", "epikv_kv"])

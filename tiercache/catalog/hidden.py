@@ -2,12 +2,25 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from tiercache.catalog.base import Preset, Signal
 
 Count = Annotated[int, Field(ge=1, strict=True)]
-Layers = Annotated[tuple[Count, ...], Field(min_length=1)]
+
+
+def layers(value: object) -> object:
+    """`10`, `7-13` or `7,9-13`: a list in a sweep file would be a grid."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return value
+    try:
+        ends = [[int(end) for end in part.split("-")] for part in str(value).split(",")]
+    except ValueError:
+        raise ValueError("write layers as 10, 7-13 or 7,9-13, counted from 1") from None
+    return tuple(layer for part in ends for layer in range(part[0], part[-1] + 1))
+
+
+Layers = Annotated[tuple[Count, ...], BeforeValidator(layers), Field(min_length=1)]
 
 
 class EpiKV(Signal):
@@ -16,7 +29,8 @@ class EpiKV(Signal):
     signal    `zscore`: the movement in standard deviations from its rolling mean; `variance`: the rolling mean itself;
               `band`: z-scores averaged over bands of layers.
     rolling   newest movements, this token's included, that make mean and deviation.
-    band_a    layers that count for a token, from 1; none: the paper's, scaled to the model's depth. `band_b`: against.
+    band_a    layers that count for a token, from 1, as 10 or 7-13; none: the paper's, scaled to the model's depth.
+              `band_b`: layers that count against it.
     """
 
     implementation: ClassVar[str] = "tiercache.scorers.epikv:EpiKV"
