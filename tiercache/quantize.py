@@ -69,13 +69,17 @@ def unpack(packed: Tensor, bits: int) -> Tensor:
 
 
 def _outward(x: Tensor, dtype: torch.dtype, up: bool) -> Tensor:
-    """x in a narrower type, never rounded towards the inside of the range, and finite."""
-    info = torch.finfo(dtype)
-    x = x.clamp(-info.max, info.max)
+    """x in type float32 or float16, rounded up or down so that the range never shrinks, and finite."""
+    limit = torch.finfo(dtype).max
+    x = x.clamp(-limit, limit)
     kept = x.to(dtype)
-    step = x.abs() * info.eps + info.smallest_normal * info.eps  # at least the distance to the next number
-    inside, outer = (kept.float() < x, x + step) if up else (kept.float() > x, x - step)
-    return torch.where(inside, outer.clamp(-info.max, info.max).to(dtype), kept)
+    if dtype == torch.float32:
+        return kept
+    short = kept.float() < x if up else kept.float() > x
+    # A float's bits, read as an integer, count its magnitude: one more is the next number away from zero.
+    away = torch.signbit(kept) != up
+    beyond = (kept.view(torch.int16) + torch.where(away, 1, -1).to(torch.int16)).view(dtype)
+    return torch.where(short, beyond, kept)
 
 
 def _divisor(scale: Tensor) -> Tensor:
