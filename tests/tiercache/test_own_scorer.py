@@ -1,6 +1,5 @@
-"""A user's own scorer, from a file or an installed package: refused early, carried along, identified by its text."""
+"""A user's own scorer from a file: refused early, carried along, identified by its text."""
 
-import importlib
 import os
 import pickle
 import re
@@ -21,7 +20,7 @@ from db.connection import open_engine
 from db.queries import cell_summaries
 from jobs.coordinator import run_sweep
 from jobs.grid import expand, fingerprint
-from jobs.spec import load_sweep, parse_sweep
+from jobs.spec import load_sweep
 from tiercache.errors import PolicyError
 from tiercache.policy import Policy, parse_policy
 from tiercache.scorers import make_scorer
@@ -231,7 +230,6 @@ def test_a_policy_travels_to_a_process_that_has_no_such_file(file: Write, tmp_pa
     assert done.stdout.decode().split() == [*mine.label.split(), "-1.0"]
 
 
-HEAD: dict[str, Any] = {"models": ["reasoner"], "benchmarks": ["chain"]}
 LINES = "name: t\nmodels: [reasoner]\nbenchmarks: [chain]\npolicies: [{name: h2o, budget: 0.5, scorer: %s}]\n"
 
 
@@ -254,56 +252,6 @@ def test_a_relative_path_is_beside_the_sweep_file_first(
     (here / "mine.py").unlink()
     with pytest.raises(PolicyError, match=r"sweep\.yaml: policies\[0\]\.scorer: can't read 'mine\.py'"):
         load_sweep(sweep)
-
-
-@pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A distribution as an installer leaves it: a package and its metadata in a folder on the path."""
-    folder = tmp_path / "site"
-    (folder / "their_scorers").mkdir(parents=True)
-    (folder / "their_scorers" / "__init__.py").write_text(EXAMPLE.read_text())
-    info = folder / "their_scorers-1.2.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-scorers\nVersion: 1.2\n")
-    (info / "entry_points.txt").write_text(
-        "[tiercache.scorers]\nfading = their_scorers:FadingAttention\nbroken = their_scorers:Nothing\n"
-        "attention = their_scorers:FadingAttention\n"
-    )
-    monkeypatch.syspath_prepend(folder)
-    importlib.invalidate_caches()
-    return info
-
-
-def test_an_installed_package_offers_a_scorer(package: Path) -> None:
-    entry = {"name": "h2o", "budget": 0.5, "scorer": "fading", "options": {"half_life": 8}}
-    theirs = parse_policy(entry)
-    assert theirs.label == "h2o scorer=fading budget=0.5 half_life=8"
-    assert theirs.config()["scorer"]["package"] == "their-scorers==1.2"
-    batch = requests(prompts(40), new=20)
-    same = policy(EXAMPLE, "FadingAttention", options={"half_life": 8})
-    assert generate(loaded("llama"), batch, theirs)[0].tokens == generate(loaded("llama"), batch, same)[0].tokens
-    assert parse_sweep({**HEAD, "name": "t", "policies": [entry]}).resolved_policies() == [theirs]
-    before = fingerprint(theirs.config())
-    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: their-scorers\nVersion: 1.3\n")
-    assert fingerprint(parse_policy(entry).config()) != before
-
-
-def test_a_package_that_isnt_there_or_is_broken_says_so(package: Path) -> None:
-    facts = loaded("llama").facts
-    with pytest.raises(PolicyError, match="'broken' can't be loaded: AttributeError"):
-        make_scorer(parse_policy({"name": "h2o", "budget": 0.5, "scorer": "broken"}), facts)
-    theirs = parse_policy({"name": "h2o", "budget": 0.5, "scorer": "fading"})
-    shutil.rmtree(package)
-    importlib.invalidate_caches()
-    with pytest.raises(PolicyError, match="offers 'fading' is not installed on this machine"):
-        make_scorer(theirs, facts)
-    with pytest.raises(PolicyError, match="unknown scorer 'fading'"):
-        parse_policy({"name": "h2o", "budget": 0.5, "scorer": "fading"})
-
-
-def test_a_built_in_name_cant_be_taken(package: Path) -> None:
-    built_in = parse_policy({"name": "h2o", "budget": 0.5, "scorer": "attention"})
-    assert built_in.scorer.implementation.startswith("tiercache.scorers.attention:")
 
 
 def test_the_page_shows_the_example() -> None:
