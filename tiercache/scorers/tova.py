@@ -1,0 +1,31 @@
+"""TOVA (2401.06104): the newest query decides."""
+
+import torch
+from torch import Tensor
+
+from tiercache.scorers.base import Observed, ObservedPrefill, Scorer, View
+
+
+class LastAttention(Scorer):
+    """s(i) = a(t, i) of the newest query t, averaged over the query heads that share a KV head.
+
+    With scope `layer`, as in the paper, the mean is over all heads of the layer. Nothing is accumulated: each step
+    overwrites the last.
+    """
+
+    needs_attention = True
+
+    def fields(self) -> dict[str, torch.dtype]:
+        return {"last": self.wide}
+
+    def observe_prefill(self, seen: ObservedPrefill) -> None:
+        newest = seen.counted.sum().sub(1).clamp_min(0).view(1)  # a tensor: nobody waits for the device
+        seen.fields["last"].copy_(seen.weights.index_select(2, newest).squeeze(2).mean(1))
+
+    def observe(self, seen: Observed) -> None:
+        for part in seen.parts:
+            assert part.weights is not None, "this scorer needs attention"
+            part.fields["last"].copy_(part.weights.mean(2))
+
+    def score(self, view: View) -> Tensor:
+        return view.fields["last"]
