@@ -44,8 +44,6 @@ def test_an_installed_package_offers_a_scorer(package: Path) -> None:
     assert generate(loaded("llama"), batch, theirs)[0].tokens == generate(loaded("llama"), batch, same)[0].tokens
     sweep = {"name": "t", "models": ["reasoner"], "benchmarks": ["chain"], "policies": [entry]}
     assert parse_sweep(sweep).resolved_policies() == [theirs]
-        {"models": ["reasoner"], "benchmarks": ["chain"], "name": "t", "policies": [entry]}
-    ).resolved_policies() == [theirs]
     before = fingerprint(theirs.config())
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: their-scorers\nVersion: 1.3\n")
     assert fingerprint(parse_policy(entry).config()) != before
