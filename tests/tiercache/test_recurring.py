@@ -457,6 +457,19 @@ def test_guaranteed_are_those_before_the_token_that_reaches_the_share() -> None:
     assert low.tolist() == pytest.approx([0.2, 0.4, 0.2, 0.24, 2.4]), "nothing is left to guarantee"
 
 
+def test_a_head_that_looks_at_nothing_before_the_window_guarantees_nothing() -> None:
+    """Its shares are 0 and never reach anything; `released` measures the window's own attention elsewhere, as 0."""
+    signal = DefensiveSignal(scorer="defensive", queries=1, kernel=1, released=True)
+    scorer = Defensive(signal, facts(1, 2, 1, 4))
+    pos = torch.arange(4, dtype=torch.int32).expand(1, 1, 2, 4).contiguous()
+    keys = torch.eye(4, dtype=torch.float64).expand(1, 1, 2, 4, 4).contiguous()
+    query = torch.tensor([[-5000.0, -5000, -5000, 0], [0, 0, -5000, 0]], dtype=torch.float64).view(1, 1, 2, 1, 4)
+    places = torch.tensor([[3]])
+    got = scorer.score(view(pos, {}, [4], keys=keys, values=keys, queries=query, query_pos=places, scaling=1.0))
+    assert got[0, 0, 0, :3].tolist() == [0, 0, 0]
+    assert got[0, 0, 1, 0] > 0.3
+
+
 def test_guaranteed_come_before_any_other_and_the_window_before_them() -> None:
     got = one_query([0.3, 0.05, 0.25, 0.1, 0.2, 0.1], guarantee=0.7)
     ranked = got.argsort(descending=True).tolist()
@@ -605,7 +618,7 @@ def test_raas_never_evicts_the_prompt(budget: float, monkeypatch: pytest.MonkeyP
     def checked(cache: TieredCache) -> None:
         settle(cache)
         for row, tier in enumerate(cache.tiers):
-            cache._write_positions(row)
+            cache.sequences[row].write_positions(cache.hbm, row)
             held = cache.hbm.planes["pos"][:, row, :, : cache.hbm.extents[row]].sort(dim=-1).values
             pinned = min(-(-tier.prompt // 4) * 4, tier.seen)
             assert (held[..., :pinned] == torch.arange(pinned)).all()

@@ -34,7 +34,7 @@ class LastUse(Scorer):
         bucket = buckets(pos, self.signal.page)
         scores = self._page_scores(seen.query, keys, pos, bucket, seen.scaling)
         current = scores.clamp_min(0).gather(-1, bucket)
-        used = self._used(scores).gather(-1, bucket) & (pos >= 0)
+        used = self._used(scores).gather(-1, bucket)  # never a free slot: its bucket's score is -1
         start = 0
         for part in seen.parts:
             stamp, stop = part.fields["used"], start + part.pos.shape[-1]
