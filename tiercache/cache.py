@@ -1,40 +1,23 @@
 """The tiered cache of a running batch: owner of all stores, of every sequence's tier counts, and of their agreement."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from tiercache.errors import PolicyError
-from tiercache.ledger import SequenceBytes, Traffic, Usage, close_account
+from tiercache.events import Events
+from tiercache.ledger import SequenceBytes, Traffic, close_account
 from tiercache.pages import PageBounds
-from tiercache.placement import Move, RowTiers, due_moves, protected_intervals
+from tiercache.placement import RowTiers
 from tiercache.policy import Policy
 from tiercache.quantize import formats
-from tiercache.ragged import compact, keep_mask
-from tiercache.ranking import NOWHERE, Ranker, RowFacts
-from tiercache.retier import retier
+from tiercache.ranking import Ranker
 from tiercache.rowstate import QueryWindow, RowState
-from tiercache.scorers import Facts, View, make_scorer
+from tiercache.scorers import Facts, make_scorer
+from tiercache.sequence import CachedSequence
 from tiercache.sizes import sizes
-from tiercache.store import Geometry, PackedStore, TierStore, empty_value
-
-
-@dataclass
-class CachedSequence:
-    """One running sequence's bookkeeping.
-
-    hole        it has a freed slot, which its next token takes.
-    unwritten   its newest tokens whose positions aren't in the plane yet: they are consecutive, and nobody reads a
-                position before the next event, so they are written in one go.
-    """
-
-    tiers: RowTiers
-    seed: int
-    usage: Usage = field(default_factory=Usage)
-    hole: bool = False
-    unwritten: int = 0
+from tiercache.store import Geometry, PackedStore, TierStore
 
 
 class TieredCache:
@@ -68,18 +51,14 @@ class TieredCache:
         self.queries = QueryWindow(g, scorer.query_window, device) if scorer.query_window and self.watches else None
         reading = policy.reading
         self.pages = PageBounds(g, reading.pages, device) if reading.pages is not None else None
-        self.ranker = Ranker(policy, scorer, facts, self.state, self.queries)
         self.sequences: list[CachedSequence] = []
-        self.traffic = Traffic()
-        self._victims = torch.zeros(g.layers, 0, g.kv_heads, dtype=torch.long, device=device)
-        # One in, one out: a policy that evicts at every step reuses the victim's slot and copies nothing.
-        placement = policy.placement
-        self._reuses_slots = (
-            policy.schedule.every == 1
-            and not (placement.tiered or placement.chunk or placement.window > 1 or placement.ragged)
-            and not (placement.segment or scorer.ordered or scorer.remembers)
-            and self.positions in ("true", "drifted")
-        )
+        self.ranker = Ranker(policy, scorer, facts, self.state, self.queries)
+        self.events = Events(policy, geometry, self.sizes, self.stores, self.sequences, self.ranker)
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes that crossed between device and host memory."""
+        return self.events.traffic
 
     @property
     def needs_attention(self) -> bool:
@@ -115,10 +94,7 @@ class TieredCache:
         self.state.join(first, len(prompts))
         if self.queries:
             self.queries.state.join(first, len(prompts))
-        missing = self.rows - self._victims.shape[1]
-        if missing > 0:
-            more = self._victims.new_zeros(self._victims.shape[0], missing, self._victims.shape[2])
-            self._victims = torch.cat([self._victims, more], dim=1)
+        self.events.join()
         return slice(first, self.rows)
 
     def fill(self, rows: slice) -> None:
@@ -136,7 +112,7 @@ class TieredCache:
                 self.pages.reserve(row + 1, length)
                 self.pages.fill(row, self.hbm.planes["k"][:, row, :, :length])
             sequence.usage.before_event(sequence.tiers)
-        self._events(range(rows.start, rows.stop), reuse=False)
+        self.events.run(range(rows.start, rows.stop), reuse=False)
 
     def _unrotate(self, row: int, length: int) -> None:
         """Turns a prompt's keys back to position 0: from here on they are numbered at each step."""
@@ -165,7 +141,7 @@ class TieredCache:
         holes = [sequence.hole for sequence in self.sequences]
         if any(holes):
             hole = torch.tensor(holes, device=self.hbm.device).view(1, rows, 1)
-            slots = torch.where(hole, self._victims[:, :rows], slots)
+            slots = torch.where(hole, self.events.victims[:, :rows], slots)
             index = slots.unsqueeze(-1)
             self.hbm.planes["pos"].scatter_(3, index, seen.int().view(1, rows, 1, 1).expand_as(index))
         for row, sequence in enumerate(self.sequences):
@@ -176,25 +152,21 @@ class TieredCache:
             sequence.hole = False
         if self.ragged or (self.watches and self.scorer.needs_positions):
             for row in range(rows):
-                self._write_positions(row)
+                self.sequences[row].write_positions(self.hbm, row)
         return slots, seen, live[0] if live else seen
-
-    def _write_positions(self, row: int) -> None:
-        """Brings the position plane up to date. A row's unwritten tokens are its newest and fill its last slots."""
-        sequence, end = self.sequences[row], self.hbm.extents[row]
-        count, seen = sequence.unwritten, sequence.tiers.seen
-        if count:
-            newest = torch.arange(seen - count, seen, dtype=torch.int32, device=self.hbm.device)
-            self.hbm.planes["pos"][:, row, :, end - count : end] = newest
-            sequence.unwritten = 0
 
     def settle(self) -> None:
         """Runs each row's event if one is due after a decode step, and books the step."""
         for sequence in self.sequences:
             sequence.usage.before_event(sequence.tiers)
-        self._events(range(self.rows), reuse=self._reuses_slots)
+        self.events.run(range(self.rows), reuse=True)
         for sequence in self.sequences:
             sequence.usage.after_event(sequence.tiers)
+
+    def row_positions(self, row: int) -> list[Tensor]:
+        """Where a row's tokens lie: for each store int32 [layers, kv_heads, slots], -1 for a free one."""
+        self.sequences[row].write_positions(self.hbm, row)
+        return [store.planes["pos"][:, row, :, : store.extents[row]] for store in self.stores]
 
     @torch.inference_mode()
     def leave(self, row: int) -> SequenceBytes:
@@ -207,7 +179,7 @@ class TieredCache:
             self.metadata_token_bytes,
         )
         last = self.rows - 1
-        self._write_positions(last)
+        self.sequences[last].write_positions(self.hbm, last)
         for store in self.stores:
             store.leave(row)
         self.state.leave(row, last)
@@ -215,112 +187,15 @@ class TieredCache:
             self.queries.state.leave(row, last)
         if self.pages is not None:
             self.pages.leave(row, last)
-        self._victims[:, row] = self._victims[:, last]
+        self.events.leave(row, last)
         self.sequences[row] = self.sequences[last]
         self.sequences.pop()
         return account
 
-    def _events(self, rows: range, reuse: bool) -> None:
-        single: list[int] = []
-        for row in rows:
-            tier = self.sequences[row].tiers
-            segment = self.policy.placement.segment
-            if segment is not None and tier.generated and tier.generated % segment == 0:
-                tier.thought = self.scorer.thought(self.state.rows(slice(row, row + 1)))
-            for move in due_moves(self.policy, tier, self.sizes):
-                self._write_positions(row)
-                if reuse and move.evict == 1:
-                    single.append(row)
-                else:
-                    self._move(row, move)
-                tier.apply(move)
-        if single:
-            self._free_one(single)
-
-    def _move(self, row: int, move: Move) -> None:
-        sequence = self.sequences[row]
-        tiers, spans = sequence.tiers, protected_intervals(self.policy.placement, sequence.tiers)
-        facts = RowFacts(row, sequence.seed, tiers.seen, tiers.prompt, spans, move.candidates - move.evict)
-        if self.ragged:
-            score, pos, protected = self.ranker.row_scores(self.stores, facts)
-            keep = keep_mask(score, pos, protected, tiers.live - move.evict, self.policy.placement)
-            compact(self.hbm, row, keep)
-            return
-        best = self.ranker.best_first(self.stores, facts)
-        renumber = self.facts.rope if self.positions == "rerotated" else None
-        self._count(retier(self.stores, row, move, best, renumber))
-
-    def _free_one(self, rows: list[int]) -> None:
-        """Evicts the lowest-ranked candidate of each of these rows; its slot stays free for the next token."""
-        total, used = self.rows, self.hbm.used()
-        device = self.hbm.device
-        planes = {name: self.hbm.planes[name][:, :total, :, :used] for name in ("pos", *self.hbm.fields)}
-        pos = planes["pos"]
-        candidate = (pos >= 0) & ~self._protected(pos)
-        score = self.ranker.score(self._view(planes, candidate))
-        score = score.masked_fill(~candidate, float("inf"))
-        lowest = candidate & (score == score.amin(-1, keepdim=True))
-        victim = torch.where(lowest, pos, NOWHERE).argmin(-1)  # among equals the oldest goes
-        self._victims[:, :total] = victim
-        for row in rows:
-            self.sequences[row].hole = True
-        chosen = torch.tensor([sequence.hole for sequence in self.sequences], device=device).view(1, total, 1, 1)
-        index = victim.unsqueeze(-1)
-        for name, plane in planes.items():
-            plane.scatter_(3, index, torch.where(chosen, empty_value(name), plane.gather(3, index)))
-
-    def _view(self, planes: dict[str, Tensor], candidate: Tensor) -> View:
-        """All rows at once, slots as they lie."""
-        device, total, used = candidate.device, self.rows, candidate.shape[3]
-        facts = [[each.seed, each.tiers.seen, each.tiers.prompt] for each in self.sequences]
-        seeds, seen, prompt = torch.tensor(facts, device=device).unbind(1)
-        keys, values = (
-            (self.hbm.planes[side][:, :total, :, :used] for side in ("k", "v"))
-            if self.scorer.needs_keys
-            else (None, None)
-        )
-        queries, places = self.queries.read(slice(0, total)) if self.queries else (None, None)
-        return View(
-            pos=planes["pos"],
-            fields={name: planes[name] for name in self.hbm.fields},
-            candidate=candidate,
-            seeds=seeds,
-            seen=seen,
-            prompt=prompt,
-            state=self.state.rows(slice(0, total)),
-            keys=keys,
-            values=values,
-            queries=queries,
-            query_pos=places,
-            scaling=self.geometry.head_dim**-0.5,
-        )
-
-    def _protected(self, pos: Tensor) -> Tensor:
-        """Which slots hold protected tokens; pos [layers, rows, kv_heads, slots]."""
-        spans = [protected_intervals(self.policy.placement, tier) for tier in self.tiers]
-        width = max(len(row) for row in spans)
-        padded = [row + [(0, 0)] * (width - len(row)) for row in spans]
-        edges = torch.tensor(padded, dtype=torch.int32, device=pos.device)  # [rows, width, 2]
-        result = torch.zeros_like(pos, dtype=torch.bool)
-        for i in range(width):
-            start, stop = edges[:, i, 0].view(1, -1, 1, 1), edges[:, i, 1].view(1, -1, 1, 1)
-            result |= (pos >= start) & (pos < stop)
-        return result
-
-    def _count(self, crossed: list[list[int]]) -> None:
-        """Books an event's moves between device (hbm, packed) and host (ddr) memory, metadata included."""
-        if len(self.stores) == 1:
-            return
-        pairs = self.geometry.layers * self.geometry.kv_heads
-        full = (self.sizes.token + self.metadata_token_bytes) // pairs
-        packed = (self.sizes.packed // self.sizes.window + self.metadata_token_bytes) // pairs
-        self.traffic.to_host += (crossed[0][1] + crossed[2][1]) * full
-        self.traffic.to_device += crossed[1][0] * full + crossed[1][2] * packed
-
     def check(self) -> None:
         """Asserts that storage and counts agree. Reads everything: for tests, not for the loop."""
         for row, tier in enumerate(self.tiers):
-            self._write_positions(row)
+            self.sequences[row].write_positions(self.hbm, row)
             held = [store.planes["pos"][:, row].cpu() for store in self.stores]
             counts = [tier.hbm, tier.ddr, tier.packed]
             for pos, count in zip(held, counts, strict=False):

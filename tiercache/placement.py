@@ -179,10 +179,11 @@ def _byte_move(placement: Placement, share: float, row: RowTiers, candidates: in
     window = placement.window
     room = max(0.0, share * row.seen * size.token - (row.live - candidates) * size.token)
     if placement.packed_bytes:
-        packed = int((placement.packed_bytes * room + 1e-6) // (size.packed / size.window * window)) * window
-        packed = min(packed, candidates)
-        spare = room - size.packed_bytes(packed)
-        hbm = min(candidates - packed, int((spare + 1e-6) // (size.token * window)) * window)
+        if candidates * size.token <= room + 1e-6:  # nothing has to be quantised
+            return Move(candidates, candidates, 0, 0, 0)
+        hbm = min(candidates, _whole((1 - placement.packed_bytes) * room / size.token, window))
+        spare = room - hbm * size.token
+        packed = min(candidates - hbm, _whole(spare / (size.packed / size.window), window))
         return Move(candidates, hbm, 0, packed, candidates - hbm - packed)
     each = placement.hbm * size.token + placement.packed * size.packed / size.window
     survivors = candidates if not each else min(candidates, _whole(room / each, window))

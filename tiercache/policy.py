@@ -147,6 +147,8 @@ def _check_together(policy: Policy, where: str) -> None:
         )
     if positions in ("cache", "rerotated") and placement.ragged:
         raise PolicyError(f"{where}.positions: '{positions}' needs heads that keep alike; allowed: true, drifted.")
+    if policy.scorer.true_positions and positions != "true":
+        raise PolicyError(f"{where}.positions: '{policy.scorer.scorer}' works with true positions only.")
     if policy.storage.key_axis == "channel" and placement.window == 1:
         raise PolicyError(f"{where}.key_axis: 'channel' takes a channel's range over a window; give window: 2 or more.")
     if policy.reading.pages is not None and policy.acts:
@@ -158,7 +160,14 @@ def _check_together(policy: Policy, where: str) -> None:
 
 
 def _example(preset: Preset) -> str:
-    values = {"budget": "0.5", "hbm": "0.5", "evict": "0.03", "packed_bits": "4", "read_budget": "256", "chunk_keep": "0.5"}
+    values = {
+        "budget": "0.5",
+        "hbm": "0.5",
+        "evict": "0.03",
+        "packed_bits": "4",
+        "read_budget": "256",
+        "chunk_keep": "0.5",
+    }
     return ", ".join(f"{knob}: {values.get(knob, '…')}" for knob in preset.required)
 
 

@@ -31,8 +31,8 @@ class RowState:
         for plane in self.planes.values():
             plane[row] = plane[last]
 
-    def rows(self, rows: slice) -> dict[str, Tensor]:
-        """Views of some rows."""
+    def rows(self, rows: slice | list[int]) -> dict[str, Tensor]:
+        """Some rows: views of a slice, copies for a list."""
         return {name: plane[rows] for name, plane in self.planes.items()}
 
 
@@ -61,7 +61,7 @@ class QueryWindow:
         self.state.planes["queries"][rows, layer, :, now % self.size] = query
         self.state.planes["after"][rows, now % self.size] = now + 1
 
-    def read(self, rows: slice) -> tuple[Tensor, Tensor]:
+    def read(self, rows: slice | list[int]) -> tuple[Tensor, Tensor]:
         """Queries [layers, rows, heads, size, head_dim] and their positions [rows, size], -1 for none."""
         planes = self.state.rows(rows)
         return planes["queries"].transpose(0, 1), planes["after"] - 1

@@ -44,6 +44,9 @@ def test_every_preset_resolves_and_round_trips_through_its_configuration(name: s
         ),
         ({"name": "random", "budget": 0.5, "scope": "lyer"}, "scope: input should be 'head', 'layer' or 'token'"),
         ({"name": "hierarchy", "hbm": 0.5, "evict": 0, "positions": "cache"}, "needs hbm: 1 without quantised tokens"),
+        ({"name": "expected_attention", "budget": 0.5, "positions": "drifted"}, "true positions only"),
+        ({"name": "h2o", "budget": 0.5, "share": "layer", "positions": "cache"}, "heads that keep alike"),
+        ({"name": "h2o", "budget": 0.5, "floor": 0.2}, "floor is what a head keeps of a shared budget"),
         ({"name": "h2o", "budget": 0.5, "chunk": 64}, "give one of them"),
         ({"name": "h2o", "budget": 0.5, "packed_bytes": 0.5, "hbm": 0.1}, "packed_bytes divides a budget"),
         ({"name": "h2o", "budget": 0.5, "scorer": "attn"}, "unknown scorer 'attn'"),
@@ -67,6 +70,12 @@ def test_labels_say_what_differs_from_the_preset() -> None:
     )
     shown = parse_policy({"name": "hierarchy", "hbm": 0.3, "evict": 0, "every": 16, "compound": False}).label
     assert set(shown.split()) == {"hierarchy", "hbm=0.3", "evict=0", "every=16", "compound=False"}
+
+
+def test_true_positions_may_be_written_without_quotes() -> None:
+    plain = {"name": "streaming", "budget": 64, "positions": True}
+    assert parse_policy(plain).storage.positions == "true"
+    assert parse_policy(plain).config() == parse_policy({**plain, "positions": "true"}).config()
 
 
 def test_reading_a_policy_needs_no_torch() -> None:

@@ -583,7 +583,6 @@ def test_a_budget_in_bytes_is_used(share: float) -> None:
             assert row.evicted > 0
 
 
-@pytest.mark.xfail(strict=True, reason="placement._byte_move fills the quantised share first, with room to spare")
 @pytest.mark.parametrize(("share", "prompt"), [(1.0, 1_000), (0.9, 1_000)])
 def test_nothing_is_quantised_or_left_unused_while_there_is_room(share: float, prompt: int) -> None:
     policy = parse_policy({"name": "qevict", "budget": {"bytes": share}})

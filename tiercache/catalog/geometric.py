@@ -56,6 +56,7 @@ class Expected(Signal):
 
     implementation: ClassVar[str] = "tiercache.scorers.expected:ExpectedAttention"
     needs: ClassVar[tuple[str, ...]] = ("queries", "keys", "values")
+    true_positions: ClassVar[bool] = True
 
     queries: Count = 256
     future: Count = 512
@@ -72,6 +73,7 @@ class TriAttention(Signal):
 
     implementation: ClassVar[str] = "tiercache.scorers.triattention:TriAttention"
     needs: ClassVar[tuple[str, ...]] = ("queries", "keys")
+    true_positions: ClassVar[bool] = True
 
     centres: Annotated[str | None, BeforeValidator(stamped)] = None
     queries: Count = 128

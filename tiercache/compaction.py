@@ -1,0 +1,49 @@
+"""Keeping some tokens of many rows at once and closing the gaps, in a store without other tiers."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tiercache.ranking import NOWHERE
+from tiercache.rope import Rope
+from tiercache.store import TierStore, empty_value
+
+
+def best(score: Tensor, pos: Tensor, counts: Tensor) -> Tensor:
+    """The `counts` highest along the last dimension, bool like `score`; among equals the newer, free slots never.
+
+    counts: integers that broadcast to score's shape without its last dimension.
+    """
+    newest_first = pos.argsort(dim=-1, descending=True, stable=True)
+    ranked = score.masked_fill(pos < 0, float("-inf")).gather(-1, newest_first)
+    order = newest_first.gather(-1, ranked.argsort(dim=-1, descending=True, stable=True))
+    chosen = torch.arange(pos.shape[-1], device=pos.device) < counts.unsqueeze(-1)
+    return torch.zeros_like(pos, dtype=torch.bool).scatter_(-1, order, chosen.expand_as(order)) & (pos >= 0)
+
+
+def compact(store: TierStore, rows: Sequence[int], keep: Tensor, renumber: Rope | None = None) -> None:
+    """Compacts rows to the tokens kept, bool [L, len(rows), H, used], each head's sorted by position.
+
+    `renumber` turns the kept keys so that their positions are 0, 1, …
+    """
+    used, count = keep.shape[-1], int(keep.sum(-1).max())
+    # One slice where the rows are neighbours: indexing by a list copies.
+    chosen = slice(rows[0], rows[-1] + 1) if list(rows) == list(range(rows[0], rows[-1] + 1)) else list(rows)
+    pos = store.planes["pos"][:, chosen, :, :used]
+    index = torch.where(keep, pos, NOWHERE).argsort(dim=-1)[..., :count]
+    filled = keep.gather(-1, index)
+    metadata = ("pos", *store.fields)
+    for name, plane in store.planes.items():
+        old = plane[:, chosen, :, :used]
+        tail = old.shape[4:]
+        moved = old.gather(3, index.reshape(*index.shape, *[1] * len(tail)).expand(*index.shape, *tail))
+        if name in metadata:
+            moved = torch.where(filled, moved, empty_value(name))
+            plane[:, chosen, :, count:used] = empty_value(name)
+        elif name == "k" and renumber is not None:
+            moved = renumber.turn(moved, torch.arange(count, device=index.device) - index)
+        plane[:, chosen, :, :count] = moved
+    most = filled.sum(-1).amax((0, 2)).tolist()
+    for row, extent in zip(rows, most, strict=True):
+        store.extents[row] = extent

@@ -1,0 +1,180 @@
+"""A policy's events: which sequences are due, who leaves, and how it is done with the least copying.
+
+Three ways, by what a policy needs. One in, one out: the victim's slot waits for the next token and nothing is copied.
+Evictions of many rows without other tiers: all at once. Everything else: a row at a time.
+"""
+
+import torch
+from torch import Tensor
+
+from tiercache.compaction import best, compact
+from tiercache.ledger import Traffic
+from tiercache.placement import Move, due_moves, protected_intervals
+from tiercache.policy import Policy
+from tiercache.ragged import keep_mask
+from tiercache.ranking import NOWHERE, Ranker, RowFacts
+from tiercache.retier import retier
+from tiercache.scorers import View
+from tiercache.sequence import CachedSequence
+from tiercache.sizes import Sizes
+from tiercache.store import Geometry, TierStore, empty_value
+
+
+class Events:
+    """Works on the cache's stores and sequences; its own are the freed slots and the traffic."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        geometry: Geometry,
+        size: Sizes,
+        stores: list[TierStore],
+        sequences: list[CachedSequence],
+        ranker: Ranker,
+    ) -> None:
+        self.policy, self.geometry, self.sizes = policy, geometry, size
+        self.stores, self.hbm, self.sequences = stores, stores[0], sequences
+        self.ranker, self.scorer, self.facts = ranker, ranker.scorer, ranker.facts
+        self.traffic = Traffic()
+        # The slot that each row's next token takes, int64 [layers, rows, kv_heads], where a sequence has a hole.
+        self.victims = torch.zeros(geometry.layers, 0, geometry.kv_heads, dtype=torch.long, device=self.hbm.device)
+        self.positions = policy.storage.positions
+        placement, scorer = policy.placement, self.scorer
+        by_row = placement.tiered or placement.chunk or placement.segment or placement.ragged
+        self._moves_together = not (by_row or scorer.ordered or scorer.remembers)
+        self._reuses_slots = (
+            self._moves_together
+            and policy.schedule.every == 1
+            and placement.window == 1
+            and self.positions in ("true", "drifted")
+        )
+        self._renumber = self.facts.rope if self.positions == "rerotated" else None
+
+    def join(self) -> None:
+        """Sequences were added."""
+        missing = len(self.sequences) - self.victims.shape[1]
+        if missing > 0:
+            more = self.victims.new_zeros(self.victims.shape[0], missing, self.victims.shape[2])
+            self.victims = torch.cat([self.victims, more], dim=1)
+
+    def leave(self, row: int, last: int) -> None:
+        """The last row takes the place of one that ended."""
+        self.victims[:, row] = self.victims[:, last]
+
+    def run(self, rows: range, reuse: bool) -> None:
+        """The events due for these rows. `reuse`: a freed slot may wait for the next token."""
+        single: list[int] = []
+        together: list[int] = []
+        for row in rows:
+            tier = self.sequences[row].tiers
+            segment = self.policy.placement.segment
+            if segment is not None and tier.generated and tier.generated % segment == 0:
+                tier.thought = self.scorer.thought(self.ranker.state.rows(slice(row, row + 1)))
+            for move in due_moves(self.policy, tier, self.sizes):
+                self.sequences[row].write_positions(self.hbm, row)
+                if reuse and self._reuses_slots and move.evict == 1:
+                    single.append(row)
+                elif self._moves_together:
+                    together.append(row)
+                else:
+                    self._move(row, move)
+                tier.apply(move)
+        if together:
+            self._evict_together(together)
+        if single:
+            self._free_one(single)
+
+    def _move(self, row: int, move: Move) -> None:
+        sequence = self.sequences[row]
+        tiers, spans = sequence.tiers, protected_intervals(self.policy.placement, sequence.tiers)
+        facts = RowFacts(row, sequence.seed, tiers.seen, tiers.prompt, spans, move.candidates - move.evict)
+        if self.policy.placement.ragged:
+            score, pos, protected = self.ranker.row_scores(self.stores, facts)
+            keep = keep_mask(score, pos, protected, tiers.live - move.evict, self.policy.placement)
+            compact(self.hbm, [row], keep.unsqueeze(1))
+            return
+        self._count(retier(self.stores, row, move, self.ranker.best_first(self.stores, facts), self._renumber))
+
+    def _evict_together(self, rows: list[int]) -> None:
+        """The events of many rows that only evict, in one go; their counts are already what they will keep."""
+        used = max(self.hbm.extents[row] for row in rows)
+        everyone = rows == list(range(len(self.sequences)))
+        index = slice(0, len(self.sequences)) if everyone else rows
+        planes = {name: self.hbm.planes[name][:, index, :, :used] for name in ("pos", *self.hbm.fields)}
+        pos = planes["pos"]
+        protected = self._protected(pos, rows)
+        score = self.ranker.score(self._view(planes, (pos >= 0) & ~protected, rows)).double()
+        kept = torch.tensor([self.sequences[row].tiers.live for row in rows], device=pos.device).view(1, -1, 1)
+        keep = best(score.masked_fill(protected, float("inf")), pos, kept)
+        compact(self.hbm, rows, keep, self._renumber)
+
+    def _free_one(self, rows: list[int]) -> None:
+        """Evicts the lowest-ranked candidate of each of these rows; its slot stays free for the next token."""
+        total, used = len(self.sequences), self.hbm.used()
+        device = self.hbm.device
+        planes = {name: self.hbm.planes[name][:, :total, :, :used] for name in ("pos", *self.hbm.fields)}
+        pos = planes["pos"]
+        everyone = list(range(total))
+        candidate = (pos >= 0) & ~self._protected(pos, everyone)
+        score = self.ranker.score(self._view(planes, candidate, everyone))
+        score = score.masked_fill(~candidate, float("inf"))
+        lowest = candidate & (score == score.amin(-1, keepdim=True))
+        victim = torch.where(lowest, pos, NOWHERE).argmin(-1)  # among equals the oldest goes
+        self.victims[:, :total] = victim
+        for row in rows:
+            self.sequences[row].hole = True
+        chosen = torch.tensor([sequence.hole for sequence in self.sequences], device=device).view(1, total, 1, 1)
+        index = victim.unsqueeze(-1)
+        for name, plane in planes.items():
+            plane.scatter_(3, index, torch.where(chosen, empty_value(name), plane.gather(3, index)))
+
+    def _view(self, planes: dict[str, Tensor], candidate: Tensor, rows: list[int]) -> View:
+        """Some rows at once, slots as they lie."""
+        device, used = candidate.device, candidate.shape[3]
+        index = slice(0, len(self.sequences)) if len(rows) == len(self.sequences) else rows
+        facts = [[self.sequences[r].seed, self.sequences[r].tiers.seen, self.sequences[r].tiers.prompt] for r in rows]
+        seeds, seen, prompt = torch.tensor(facts, device=device).unbind(1)
+        keys = values = None
+        if self.scorer.needs_keys:
+            keys, values = (self.hbm.planes[side][:, index, :, :used] for side in ("k", "v"))
+            if self.positions == "cache":
+                assert self.facts.rope is not None, "checked when the cache was made"
+                keys = self.facts.rope.turn(keys, torch.arange(used, device=device))
+        queries, places = self.ranker.queries.read(index) if self.ranker.queries else (None, None)
+        return View(
+            pos=planes["pos"],
+            fields={name: planes[name] for name in self.hbm.fields},
+            candidate=candidate,
+            seeds=seeds,
+            seen=seen,
+            prompt=prompt,
+            state=self.ranker.state.rows(index),
+            keys=keys,
+            values=values,
+            queries=queries,
+            query_pos=places,
+            scaling=self.geometry.head_dim**-0.5,
+        )
+
+    def _protected(self, pos: Tensor, rows: list[int]) -> Tensor:
+        """Which slots hold protected tokens; pos [layers, len(rows), kv_heads, slots]."""
+        spans = [protected_intervals(self.policy.placement, self.sequences[row].tiers) for row in rows]
+        width = max(len(row) for row in spans)
+        padded = [row + [(0, 0)] * (width - len(row)) for row in spans]
+        edges = torch.tensor(padded, dtype=torch.int32, device=pos.device)  # [rows, width, 2]
+        result = torch.zeros_like(pos, dtype=torch.bool)
+        for i in range(width):
+            start, stop = edges[:, i, 0].view(1, -1, 1, 1), edges[:, i, 1].view(1, -1, 1, 1)
+            result |= (pos >= start) & (pos < stop)
+        return result
+
+    def _count(self, crossed: list[list[int]]) -> None:
+        """Books an event's moves between device (hbm, packed) and host (ddr) memory, metadata included."""
+        if len(self.stores) == 1:
+            return
+        pairs = self.geometry.layers * self.geometry.kv_heads
+        metadata = self.hbm.metadata_slot_bytes() * pairs
+        full = (self.sizes.token + metadata) // pairs
+        packed = (self.sizes.packed // self.sizes.window + metadata) // pairs
+        self.traffic.to_host += (crossed[0][1] + crossed[2][1]) * full
+        self.traffic.to_device += crossed[1][0] * full + crossed[1][2] * packed
