@@ -75,35 +75,43 @@ def fused_attention(
     )
 
 
+BLOCK_WEIGHTS = 2**24  # weights that are in memory at once: 64 MiB in float32
+
+
 def prefill_attention(
     query: Tensor,
     keys: Tensor,
     values: Tensor,
     visible: Tensor,
     scaling: float,
-    observe: Callable[[int, Tensor], None],
+    observe: Callable[[int, int, Tensor], None],
 ) -> Tensor:
     """Attention of a chunk of queries; the weights are shown once and thrown away.
 
     Args:
         query: [rows, heads, chunk, d]; keys, values: [rows, kv_heads, n, d], n keys so far with the chunk's own.
         visible: bool [chunk, n], causal.
-        observe: called for each row with its number and weights [kv_heads, group, chunk, n].
+        observe: called with a row's number, the first of some queries, and their weights [kv_heads, group, queries, n].
 
     Returns:
-        output [rows, heads, chunk, d]. Memory is O(chunk x n) for one row at a time, never O(n x n).
+        output [rows, heads, chunk, d]. A row's queries are taken in blocks, so that memory doesn't grow with n x n.
     """
-    rows, heads, chunk, dim = query.shape
+    rows, heads, chunk, _ = query.shape
     kv_heads, length = keys.shape[1], keys.shape[2]
     out = torch.empty_like(query)
     wide = torch.float32 if query.dtype in (torch.float16, torch.bfloat16) else query.dtype
-    bias = torch.zeros(visible.shape, dtype=wide, device=query.device).masked_fill_(~visible, float("-inf"))
-    for row in range(rows):
-        groups = query[row].reshape(kv_heads, heads // kv_heads * chunk, dim)
-        logits = torch.matmul(groups, keys[row].transpose(1, 2)).mul_(scaling)
-        logits = logits.view(kv_heads, -1, chunk, length).to(wide) + bias
-        weights = torch.softmax(logits, dim=-1)
-        flat = weights.view(kv_heads, -1, length)
-        out[row] = torch.matmul(flat.to(values.dtype), values[row]).view(heads, chunk, dim)
-        observe(row, weights)
+    block = max(1, BLOCK_WEIGHTS // (heads * length))
+    for first in range(0, chunk, block):
+        bias = torch.zeros(visible[first : first + block].shape, dtype=wide, device=query.device)
+        bias.masked_fill_(~visible[first : first + block], float("-inf"))
+        for row in range(rows):
+            part = query[row, :, first : first + block]
+            groups = part.reshape(kv_heads, -1, part.shape[-1])
+            logits = torch.matmul(groups, keys[row].transpose(1, 2)).mul_(scaling)
+            logits = logits.view(kv_heads, -1, part.shape[1], length).to(wide).add_(bias)
+            weights = torch.softmax(logits, dim=-1)
+            del logits
+            flat = weights.view(kv_heads, -1, length)
+            out[row, :, first : first + block] = torch.matmul(flat.to(values.dtype), values[row]).view(part.shape)
+            observe(row, first, weights)
     return out

@@ -71,10 +71,13 @@ class PrefillStep:
             out = fused_attention(query, keys, values, self.visible, scaling)
         return out.transpose(1, 2).contiguous()
 
-    def _observe(self, layer: int, row: int, weights: Tensor) -> None:
+    def _observe(self, layer: int, row: int, first: int, weights: Tensor) -> None:
+        if first >= self._real()[row]:  # padding only
+            return
         store, stop = self.cache.hbm, weights.shape[-1]
         fields = {name: store.planes[name][layer, self.rows.start + row, :, :stop] for name in store.fields}
-        self.cache.scorer.observe_prefill(ObservedPrefill(layer, fields, weights, self.counted[row], self.start))
+        counted = self.counted[row, first : first + weights.shape[2]]
+        self.cache.scorer.observe_prefill(ObservedPrefill(layer, fields, weights, counted, self.start + first))
 
     def layer_output(self, layer: int, hidden: Tensor) -> None:
         self._hidden[layer] = hidden

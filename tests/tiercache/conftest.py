@@ -8,8 +8,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # helper modules beside the tests
 
 import tiny
+import torch
 
 from tiercache.policy import Policy, parse_policy
+
+torch.set_num_threads(1)  # tiny tensors: a second thread costs more than it does
 
 
 @pytest.fixture(params=tiny.FAMILIES)

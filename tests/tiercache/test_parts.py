@@ -7,8 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import unsigned_mix
+from torch import Tensor
 from torch.testing import assert_close
 
+from tiercache import attention
 from tiercache.attention import combine, partial_attention, prefill_attention, softmax_attention
 from tiercache.mixing import mix
 from tiercache.policy import parse_policy
@@ -75,7 +77,11 @@ def test_merging_parts_equals_one_softmax(seed: int, a: int, b: int, size: float
             assert (share == 0).all()
 
 
-def test_prefill_mass_equals_the_full_matrix_and_leaves_padding_out() -> None:
+@pytest.mark.parametrize("block", [2**24, 100, 1])
+def test_prefill_mass_equals_the_full_matrix_and_leaves_padding_out(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "BLOCK_WEIGHTS", block)
     g = torch.Generator().manual_seed(0)
     rows, heads, kv_heads, n, d = 2, 4, 2, 11, 8
     q = torch.randn(rows, heads, n, d, generator=g, dtype=F64)
@@ -88,9 +94,9 @@ def test_prefill_mass_equals_the_full_matrix_and_leaves_padding_out() -> None:
         visible = torch.arange(stop) <= places.unsqueeze(1)
         counted = places < torch.tensor(lengths).unsqueeze(1)
 
-        def observe(row: int, weights: torch.Tensor, stop: int = stop, counted: torch.Tensor = counted) -> None:
-            fields = {"mass": masses[row, :, :stop]}
-            scorer("h2o").observe_prefill(ObservedPrefill(0, fields, weights, counted[row], 0))
+        def observe(row: int, first: int, weights: Tensor, stop: int = stop, counted: Tensor = counted) -> None:
+            fields, part = {"mass": masses[row, :, :stop]}, counted[row, first : first + weights.shape[2]]
+            scorer("h2o").observe_prefill(ObservedPrefill(0, fields, weights, part, first))
 
         outs.append(prefill_attention(q[:, :, start:stop], k[:, :, :stop], v[:, :, :stop], visible, 0.5, observe))
     for row, length in enumerate(lengths):

@@ -183,7 +183,7 @@ def test_formats_equal_loops_over_ranges(
         got = form.unpack(**planes, dtype=torch.float32)
         for i in range(2):
             expected = fake(x[i].numpy(), storage, window, side)
-            np.testing.assert_allclose(got[i].numpy(), expected, rtol=1e-6, atol=1e-6)
+            np.testing.assert_allclose(got[i].numpy(), expected, rtol=1e-5, atol=1e-5)
 
 
 def outliers(along: int) -> tuple[float, float]:

@@ -157,7 +157,7 @@ class Scorer:
 
     def thought(self, state: Mapping[str, Tensor]) -> int:
         """The kind of the thought that ends now (`tiercache.thoughts`), of one row; reads from the device."""
-        raise NotImplementedError(f"{type(self).__name__} knows no thoughts: a placement by segments needs one that does")
+        raise NotImplementedError(f"{type(self).__name__} knows no thoughts, which segments need")
 
     def score(self, view: View) -> Tensor:
         """Scores [L, R, H, S], or a shape that broadcasts to it."""
