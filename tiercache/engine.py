@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -37,6 +37,16 @@ class Limits:
     max_batch: int = 64
     hbm_kv_budget: int | None = None
     prefill_chunk: int = 512
+
+
+class Probe(Protocol):
+    """Watches a run and must not change it."""
+
+    def __call__(self, cache: TieredCache, first: int, keys: Sequence[str], hidden: Tensor) -> None:
+        """After a prefill or a decode step and its events: the cache's rows first, first + 1, … are these sequences.
+
+        hidden [len(keys), hidden] are the last hidden states, from which each one's next token comes.
+        """
 
 
 @dataclass
@@ -109,10 +119,11 @@ class Engine:
                 f"above hbm_kv_budget {budget:,}; raise it, shorten max_new_tokens or use a policy that keeps less."
             )
 
-    def run(self, requests: Iterable[Request], policy: Policy) -> Iterator[Completion]:
+    def run(self, requests: Iterable[Request], policy: Policy, probe: Probe | None = None) -> Iterator[Completion]:
         """Yields completions as sequences end, in no fixed order; afterwards `stats` holds what was measured.
 
         On a device out of memory the batch is halved and its unfinished rows start again; with one row it is an error.
+        `probe` is shown the cache after each step; a row that starts again is shown from its prefill on again.
         """
         hf.check_prepared(self.loaded.model)
         waiting = deque(requests)
@@ -123,7 +134,7 @@ class Engine:
         while True:
             rows: list[_Row] = []
             try:
-                yield from self._serve(waiting, policy, max_batch, rows, meter)
+                yield from self._serve(waiting, policy, max_batch, rows, meter, probe)
                 break
             except torch.OutOfMemoryError:
                 if max_batch == 1:
@@ -137,16 +148,22 @@ class Engine:
                 self.stats = meter.stats()
 
     def _serve(
-        self, waiting: deque[Request], policy: Policy, max_batch: int, rows: list[_Row], meter: Meter
+        self,
+        waiting: deque[Request],
+        policy: Policy,
+        max_batch: int,
+        rows: list[_Row],
+        meter: Meter,
+        probe: Probe | None,
     ) -> Iterator[Completion]:
         cache = TieredCache(self.loaded.geometry, policy, self.loaded.device, self.loaded.facts)
         meter.watch(cache)
         while waiting or rows:
             admitted = self._admit(waiting, policy, max_batch, rows)
             if admitted:
-                yield from self._prefill(admitted, cache, rows, meter)
+                yield from self._prefill(admitted, cache, rows, meter, probe)
             if rows:
-                yield from self._decode(cache, rows, meter)
+                yield from self._decode(cache, rows, meter, probe)
 
     def _admit(self, waiting: deque[Request], policy: Policy, max_batch: int, rows: list[_Row]) -> list[Request]:
         """Takes waiting requests, in order, as long as rows and bytes allow. One alone always fits: it was checked."""
@@ -170,7 +187,7 @@ class Engine:
         return peak.hbm_peak * size.token + size.packed_bytes(peak.packed_peak)
 
     def _prefill(
-        self, admitted: list[Request], cache: TieredCache, rows: list[_Row], meter: Meter
+        self, admitted: list[Request], cache: TieredCache, rows: list[_Row], meter: Meter, probe: Probe | None
     ) -> Iterator[Completion]:
         # Longest first: rows whose prompt has ended are then a suffix that later chunks leave out.
         admitted = sorted(admitted, key=lambda request: -len(request.prompt))
@@ -183,12 +200,15 @@ class Engine:
         for row in rows[where.start :]:
             row.first_token = time.perf_counter()
             meter.first_token(row.first_token - row.started)
+        _show(probe, cache, rows, where.start, last)
         yield from self._retire(cache, rows, meter, start=where.start)
 
-    def _decode(self, cache: TieredCache, rows: list[_Row], meter: Meter) -> Iterator[Completion]:
+    def _decode(self, cache: TieredCache, rows: list[_Row], meter: Meter, probe: Probe | None) -> Iterator[Completion]:
         with meter.decode(len(rows)), torch.inference_mode():
             tokens = torch.tensor([row.tokens[-1] for row in rows], device=self.loaded.device)
-            self._next_tokens(decode(self.loaded, cache, tokens), rows)
+            hidden = decode(self.loaded, cache, tokens)
+            self._next_tokens(hidden, rows)
+        _show(probe, cache, rows, 0, hidden)
         yield from self._retire(cache, rows, meter)
 
     def _next_tokens(self, hidden: Tensor, rows: list[_Row]) -> None:
@@ -217,6 +237,13 @@ class Engine:
                 wall_s=time.perf_counter() - row.started,
                 ledger=ledger,
             )
+
+
+def _show(probe: Probe | None, cache: TieredCache, rows: list[_Row], first: int, hidden: Tensor) -> None:
+    """Outside the meter: what a probe takes is no part of the run's speed."""
+    if probe is not None:
+        with torch.inference_mode():
+            probe(cache, first, [row.request.key for row in rows[first:]], hidden)
 
 
 def prefill(
