@@ -32,3 +32,9 @@ def test_engine_vs_generate(tmp_path: Path) -> None:
 
 def test_nothing_evicted_nothing_changed_on_the_reasoner() -> None:
     assert "0 of 24 sequences differ" in script("zero_eviction", "--n=3", "--dtype=float64")
+
+
+def test_a_long_prompt_is_scored_without_the_matrix() -> None:
+    text = script("long_prefill", "--tokens=4096", "--policies", "h2o")
+    assert "4,096 tokens" in text
+    assert "1,025 kept" in text

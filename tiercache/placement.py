@@ -181,9 +181,11 @@ def _byte_move(placement: Placement, share: float, row: RowTiers, candidates: in
     if placement.packed_bytes:
         if candidates * size.token <= room + 1e-6:  # nothing has to be quantised
             return Move(candidates, candidates, 0, 0, 0)
+        each = size.packed / size.window
         hbm = min(candidates, _whole((1 - placement.packed_bytes) * room / size.token, window))
-        spare = room - hbm * size.token
-        packed = min(candidates - hbm, _whole(spare / (size.packed / size.window), window))
+        if candidates * each <= room and each < size.token:  # all survive: as many in full precision as fit then
+            hbm = max(hbm, _whole((room - candidates * each) / (size.token - each), window))
+        packed = min(candidates - hbm, _whole((room - hbm * size.token) / each, window))
         return Move(candidates, hbm, 0, packed, candidates - hbm - packed)
     each = placement.hbm * size.token + placement.packed * size.packed / size.window
     survivors = candidates if not each else min(candidates, _whole(room / each, window))
