@@ -20,8 +20,6 @@ from tiercache.scorers.epikv import EpiKV
 from tiercache.scorers.epikv_kv import EpiKVCache
 from tiercache.store import Geometry
 
-# The references -----------------------------------------------------------------------------------------------------
-
 
 def epikv(states, kind, rolling, band_a, band_b):  # type: ignore[no-untyped-def]
     """states: layer (from 1) -> [n, hidden]. Scores of all n tokens, each from what came before it."""
