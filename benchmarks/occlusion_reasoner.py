@@ -1,6 +1,6 @@
 """Which scorer knows what the answer needs? Rank correlation with occlusion labels on the embedded reasoner.
 
-    python benchmarks/occlusion_reasoner.py [--n 8] [--difficulty registers] [--labels labels.json] [--scorers attention ...]
+    python benchmarks/occlusion_reasoner.py [--n 8] [--difficulty registers] [--labels labels.json]
 
 For each chain that the full cache solves: windows of 32 tokens (stride 16) are hidden in turn and the answer's loss is
 measured; each scorer ranks the chain's tokens at the moment when the answer begins. The answer is the four values that

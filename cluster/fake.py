@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cluster.work import Done, Item, Refused, Shard, ShardStats
+from cluster.work import Diagnosed, Done, Item, Refused, Shard, ShardStats
+from tiercache.diagnostics.values import Diagnostics
 from tiercache.ledger import SequenceBytes
 from tiercache.requests import Completion, RunStats
 
@@ -59,6 +60,9 @@ class FakeWorker:
             text = f"a chain #### {digits % 10_000:04d}"
             yield Done(task.key, task.prompt, text, completion(task.key, len(text)))
         yield ShardStats(stats(len(shard.tasks)), "fake-worker", "fake-host", "fake", start, time.time())
+        for task in shard.tasks if shard.diagnostics else ():
+            if task.key not in self.script.refuses:
+                yield Diagnosed(task.key, Diagnostics(steps=40, fmm_acc=0.25, kl=0.5, first_divergent=7))
 
     def _attempts(self, key: str) -> int:
         """How often this sample was begun before; remembered on disk."""

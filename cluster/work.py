@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from tiercache.diagnostics.values import Diagnostics
 from tiercache.policy import Policy
 from tiercache.requests import Completion, RunStats, Sampling
 
@@ -17,7 +18,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Shard:
-    """Samples of one cell that are decoded together: the unit that is handed out, and repeated when it is lost."""
+    """Samples of one cell that are decoded together: the unit that is handed out, and repeated when it is lost.
+
+    With `diagnostics` each sample is measured against the full cache after the shard has run.
+    """
 
     id: str
     policy: Policy
@@ -25,6 +29,7 @@ class Shard:
     chat: bool
     system: str | None
     tasks: tuple[Task, ...]
+    diagnostics: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,15 @@ class ShardStats:
     ended: float
 
 
-Item = Done | Refused | ShardStats
+@dataclass(frozen=True)
+class Diagnosed:
+    """How a finished sample's cache compares with the full one."""
+
+    key: str
+    diagnostics: Diagnostics
+
+
+Item = Done | Refused | ShardStats | Diagnosed
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,15 @@ import platform
 import socket
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from cluster.work import Done, Item, Refused, Shard, ShardStats, Task
+from cluster.work import Diagnosed, Done, Item, Refused, Shard, ShardStats, Task
 from tiercache.errors import ResourceError, TierCacheError
 from tiercache.model_spec import ModelSpec
-from tiercache.requests import Request
+from tiercache.requests import Completion, Request
+
+if TYPE_CHECKING:
+    from tiercache.diagnostics.trace import Recorder
 
 
 class EngineWorker:
@@ -48,8 +52,12 @@ class EngineWorker:
         return self.engine.loaded.geometry.token_bytes
 
     def run(self, shard: Shard) -> Iterator[Item]:
-        """Yields each sample as it ends, then what the shard cost."""
+        """Yields each sample as it ends, then what the shard cost, then diagnostics if they are asked for."""
+        from tiercache.diagnostics.trace import Recorder
+
         started = time.time()
+        recorder = Recorder() if shard.diagnostics else None
+        finished: list[Completion] = []
         prompts: dict[str, str] = {}
         requests: list[Request] = []
         for task in shard.tasks:
@@ -57,13 +65,29 @@ class EngineWorker:
                 requests.append(self._request(shard, task, prompts))
             except TierCacheError as refusal:
                 yield Refused(task.key, str(refusal))
-        for completion in self.engine.run(requests, shard.policy):
+        for completion in self.engine.run(requests, shard.policy, recorder):
+            finished.append(completion)
             text = self.engine.loaded.decode(list(completion.tokens))
             yield Done(completion.key, prompts[completion.key], text, completion)
         if self.engine.stats is not None and requests:
             host = socket.gethostname()
             place = f"{host}:{os.getpid()}", host, _device_name(self.device)
             yield ShardStats(self.engine.stats, *place, started, time.time())
+        if recorder is not None:
+            yield from self._diagnose(shard, requests, finished, recorder)
+
+    def _diagnose(
+        self, shard: Shard, requests: list[Request], finished: list[Completion], recorder: "Recorder"
+    ) -> Iterator[Item]:
+        """After the run: in between it would cost the running rows time and memory."""
+        from tiercache.diagnostics.diagnose import diagnose
+
+        loaded, chunk = self.engine.loaded, self.engine.limits.prefill_chunk
+        by_key = {request.key: request for request in requests}
+        for done in finished:
+            trace = recorder.traces.pop(done.key)
+            found = diagnose(loaded, shard.policy, by_key[done.key], done.tokens, trace, chunk=chunk)
+            yield Diagnosed(done.key, found)
 
     def _request(self, shard: Shard, task: Task, prompts: dict[str, str]) -> Request:
         text, ids = self.engine.loaded.encode(task.prompt, shard.chat, shard.system)

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Engine, Select, case, func, select
+from sqlalchemy.orm import InstrumentedAttribute
 
 from db.migrate import status
 from db.rows import utc_now
@@ -89,15 +90,22 @@ def change_token(engine: Engine) -> int:
 
 def finished_keys(engine: Engine, fingerprints: Iterable[str]) -> set[tuple[str, str, int]]:
     """Return (fingerprint, problem_id, repeat) of the samples that exist and did not fail."""
+    keys = select(Sample.fingerprint, Sample.problem_id, Sample.repeat).where(Sample.outcome != "failed")
+    return keys_of(engine, keys, Sample.fingerprint, fingerprints)
+
+
+def keys_of(
+    engine: Engine,
+    keys: Select[*tuple[Any, ...]],
+    column: InstrumentedAttribute[str],
+    fingerprints: Iterable[str],
+) -> set[tuple[str, str, int]]:
+    """Return the rows of `keys` whose `column` is one of the fingerprints, however many these are."""
     wanted = sorted(set(fingerprints))
     found: set[tuple[str, str, int]] = set()
     with engine.connect() as connection:
         for start in range(0, len(wanted), KEYS_PER_STATEMENT):
-            rows = connection.execute(
-                select(Sample.fingerprint, Sample.problem_id, Sample.repeat)
-                .where(Sample.fingerprint.in_(wanted[start : start + KEYS_PER_STATEMENT]))
-                .where(Sample.outcome != "failed")
-            )
+            rows = connection.execute(keys.where(column.in_(wanted[start : start + KEYS_PER_STATEMENT])))
             found.update((row.fingerprint, row.problem_id, row.repeat) for row in rows)
     return found
 

@@ -3,6 +3,7 @@
 Aggregation happens in SQL, and long texts are only read one sample at a time.
 """
 
+from db.diagnosed import DiagnosticSummary, diagnosed_keys, diagnostic_summaries
 from db.progress import (
     CellProgress,
     EventInfo,
@@ -19,6 +20,7 @@ from db.summaries import CellSummary, PairedDelta, cell_summaries, list_policies
 __all__ = [
     "CellProgress",
     "CellSummary",
+    "DiagnosticSummary",
     "EventInfo",
     "PairedDelta",
     "SampleDetail",
@@ -27,6 +29,8 @@ __all__ = [
     "cell_summaries",
     "change_token",
     "count_samples",
+    "diagnosed_keys",
+    "diagnostic_summaries",
     "finished_keys",
     "get_sample",
     "list_events",

@@ -104,6 +104,29 @@ class SampleRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DiagnosticRow:
+    """A finished sample against the full cache on the same tokens. None where the text was too short to say."""
+
+    fingerprint: str
+    problem_id: str
+    repeat: int
+    steps: int  # decode steps
+    fmm_acc: float | None = None  # future missed mass: share of coming attention on evicted tokens
+    fmm_fp: float | None = None  # on evicted or quantised ones
+    fmm_acc_sinks: float | None = None  # the same with the first tokens counted
+    fmm_fp_sinks: float | None = None
+    churn: float | None = None
+    lir_rescued: int = 0  # episodes
+    lir_eligible: int = 0
+    recall: float | None = None
+    output_error: float | None = None
+    kl: float | None = None  # nats
+    first_divergent: int | None = None  # None: no token differs
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    finished_at: datetime = field(default_factory=utc_now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRow:
     """One call of an engine: several samples of one cell decoded together on one device."""
 

@@ -148,6 +148,31 @@ class Sample(Base):
     output: Mapped[str] = mapped_column(Text)
 
 
+class Diagnostic(Base):
+    """What was measured of a sample; see `db.rows.DiagnosticRow`. A table of its own: few sweeps ask for it, and
+    samples keep their columns."""
+
+    __tablename__ = "diagnostics"
+
+    fingerprint: Mapped[str] = mapped_column(ForeignKey("cells.fingerprint"), primary_key=True)
+    problem_id: Mapped[str] = mapped_column(primary_key=True)
+    repeat: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    steps: Mapped[int]
+    fmm_acc: Mapped[float | None]
+    fmm_fp: Mapped[float | None]
+    fmm_acc_sinks: Mapped[float | None]
+    fmm_fp_sinks: Mapped[float | None]
+    churn: Mapped[float | None]
+    lir_rescued: Mapped[int]
+    lir_eligible: Mapped[int]
+    recall: Mapped[float | None]
+    output_error: Mapped[float | None]
+    kl: Mapped[float | None]
+    first_divergent: Mapped[int | None]
+    finished_at: Mapped[datetime]
+    detail: Mapped[dict[str, Any]]
+
+
 class Shard(Base):
     """One engine call; see `db.rows.ShardRow` for units."""
 

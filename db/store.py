@@ -14,9 +14,9 @@ from typing import Any, Literal
 from sqlalchemy import Connection, bindparam, case, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from db.schema import Base, Event, Revision, Sample, Shard, Sweep
+from db.schema import Base, Diagnostic, Event, Revision, Sample, Shard, Sweep
 
-EntryKind = Literal["sample", "shard", "event", "state", "grade"]
+EntryKind = Literal["sample", "diagnostic", "shard", "event", "state", "grade"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,8 @@ def store(connection: Connection, entries: Iterable[Entry]) -> int:
     for entry in entries:
         of_kind.setdefault(entry.kind, []).append(clean(entry.values))
     new = insert_samples(connection, of_kind.get("sample", []))
+    for values in of_kind.get("diagnostic", []):
+        connection.execute(upsert(connection, Diagnostic).values(values).on_conflict_do_nothing())
     for values in of_kind.get("shard", []):
         connection.execute(upsert(connection, Shard).values(values).on_conflict_do_nothing())
     for values in of_kind.get("event", []):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Select, case, func, null, select
+from sqlalchemy import Connection, Engine, Select, Subquery, case, func, null, select
 from sqlalchemy.orm import Session, aliased
 
 from db.intervals import paired_difference, wilson
@@ -183,27 +183,31 @@ def list_policies(engine: Engine) -> list[tuple[str, str]]:
         return [(label, preset) for label, preset in connection.execute(statement)]
 
 
-def _sample_numbers(sweep_id: str | None) -> Select[*tuple[Any, ...]]:
-    columns = [getattr(Sample, name) for name in ("fingerprint", "problem_id", "outcome", *MEASURES, *TIERS)]
+def samples_of(sweep_id: str | None, names: Sequence[str]) -> Subquery:
+    """Columns of the samples that count for a sweep, or of all."""
+    columns = [getattr(Sample, name) for name in names]
     if sweep_id is None:
-        source = select(*columns).subquery()
-    else:
-        # The first problems of each repeat: ids sort in the benchmark's own order.
-        rank = func.row_number().over(partition_by=(Sample.fingerprint, Sample.repeat), order_by=Sample.problem_id)
-        repeats = func.coalesce(Sweep.spec["repeats"].as_integer(), 1)
-        ranked = (
-            select(
-                *columns,
-                (rank * repeats).label("rank"),
-                SweepCell.expected_samples.label("expected"),
-            )
-            .join(SweepCell, SweepCell.fingerprint == Sample.fingerprint)
-            .join(Sweep, Sweep.id == SweepCell.sweep_id)
-            .where(SweepCell.sweep_id == sweep_id)
-            .where(Sample.repeat < repeats)
-            .subquery()
+        return select(*columns).subquery()
+    # The first problems of each repeat: ids sort in the benchmark's own order.
+    rank = func.row_number().over(partition_by=(Sample.fingerprint, Sample.repeat), order_by=Sample.problem_id)
+    repeats = func.coalesce(Sweep.spec["repeats"].as_integer(), 1)
+    ranked = (
+        select(
+            *columns,
+            (rank * repeats).label("rank"),
+            SweepCell.expected_samples.label("expected"),
         )
-        source = select(ranked).where(ranked.c.rank <= ranked.c.expected).subquery()
+        .join(SweepCell, SweepCell.fingerprint == Sample.fingerprint)
+        .join(Sweep, Sweep.id == SweepCell.sweep_id)
+        .where(SweepCell.sweep_id == sweep_id)
+        .where(Sample.repeat < repeats)
+        .subquery()
+    )
+    return select(ranked).where(ranked.c.rank <= ranked.c.expected).subquery()
+
+
+def _sample_numbers(sweep_id: str | None) -> Select[*tuple[Any, ...]]:
+    source = samples_of(sweep_id, ("fingerprint", "problem_id", "outcome", *MEASURES, *TIERS))
     judged = source.c.outcome != "failed"
     return select(
         source.c.fingerprint,

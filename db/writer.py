@@ -22,7 +22,17 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyErro
 from db.connection import BUSY_TIMEOUT_S, masked, open_engine, parse_url
 from db.errors import StorageError
 from db.migrate import upgrade
-from db.rows import SWEEP_STATES, CellRow, GradeRow, SampleRow, ShardRow, SweepState, require_member, utc_now
+from db.rows import (
+    SWEEP_STATES,
+    CellRow,
+    DiagnosticRow,
+    GradeRow,
+    SampleRow,
+    ShardRow,
+    SweepState,
+    require_member,
+    utc_now,
+)
 from db.schema import Cell, Sweep, SweepCell
 from db.spool import Spool
 from db.store import Entry, clean, count_up, store, upsert
@@ -125,6 +135,10 @@ class Writer:
             StorageError: a cell isn't registered, or neither the database nor the spool can be written.
         """
         return self._write([Entry("sample", asdict(sample)) for sample in samples])
+
+    def record_diagnostics(self, rows: Sequence[DiagnosticRow]) -> None:
+        """Store what was measured of samples. What is there already stays."""
+        self._write([Entry("diagnostic", asdict(row)) for row in rows])
 
     def record_shard(self, shard: ShardRow) -> None:
         """Store what one engine call cost. A second shard of the same id is ignored."""

@@ -156,14 +156,15 @@ def export(
     db: Database = None,
 ) -> None:
     """Write a sweep's results to stdout."""
-    from db.queries import cell_summaries, list_sweeps
+    from db.queries import cell_summaries, diagnostic_summaries, list_sweeps
     from jobs.database import open_for_reading
     from jobs.export import export as render
     from jobs.export import pick_sweep
 
     engine = open_for_reading(_database_url(db))
     chosen = pick_sweep(list_sweeps(engine), sweep)
-    typer.echo(render(chosen, cell_summaries(engine, chosen.id), form.value), nl=False)
+    diagnostics = diagnostic_summaries(engine, chosen.id)
+    typer.echo(render(chosen, cell_summaries(engine, chosen.id), form.value, diagnostics), nl=False)
 
 
 @app.command()
@@ -235,12 +236,15 @@ def _database_url(db: str | None, sweep: "Sweep | None" = None) -> str:
 
 
 def _print_results(url: str, sweep_id: str) -> None:
-    from db.queries import cell_summaries
+    from db.queries import cell_summaries, diagnostic_summaries
     from jobs.database import open_for_reading
-    from jobs.report import console, result_tables
+    from jobs.report import console, diagnostic_tables, result_tables
 
-    screen = console()
-    for table in result_tables(cell_summaries(open_for_reading(url), sweep_id), screen.width):
+    screen, engine = console(), open_for_reading(url)
+    summaries = cell_summaries(engine, sweep_id)
+    for table in result_tables(summaries, screen.width):
+        screen.print(table)
+    for table in diagnostic_tables(summaries, diagnostic_summaries(engine, sweep_id)):
         screen.print(table)
 
 

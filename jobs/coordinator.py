@@ -17,15 +17,16 @@ from typing import Any
 from cluster.pool import Pool, RayPool, WorkerOptions
 from cluster.preflight import default_gpus, fitting, nodes
 from cluster.session import session
-from cluster.work import Arrived, Done, Ended, Event, Refused
+from cluster.work import Arrived, Diagnosed, Done, Ended, Event, Refused
 from db.connection import open_engine
+from db.diagnosed import diagnosed_keys
 from db.errors import DatabaseMissing
 from db.migrate import status
 from db.progress import finished_keys
 from db.writer import Writer
 from jobs.grid import Cell, fingerprint
 from jobs.progress import Progress, make_progress
-from jobs.results import cell_row, environment, failed_row, sample_row, shard_row
+from jobs.results import cell_row, diagnostic_row, environment, failed_row, sample_row, shard_row
 from jobs.spec import Sweep
 from jobs.work_queue import Sample, WorkQueue, samples_of
 
@@ -69,7 +70,7 @@ def run_sweep(
         StorageError: the database can't be used.
         KeyboardInterrupt: Ctrl-C or SIGTERM; the sweep is marked as interrupted, finished samples are stored.
     """
-    missing, reused = _missing(cells, database_url)
+    missing, reused = _missing(cells, database_url, sweep.diagnostics)
     sweep_id = f"{_slug(sweep.name)}-{fingerprint([sweep.name, [(c.fingerprint, c.n, c.repeats) for c in cells]])[:8]}"
     run = _Run(sweep, cells, sweep_id, make_progress(progress, cells, missing))
     log.info("%d samples reused, %d to run", reused, len(missing))
@@ -123,7 +124,7 @@ class _Run:
 
     def _run_model(self, samples: list[Sample], pools: PoolFactory) -> None:
         settings = self.sweep.cluster
-        queue = WorkQueue(samples, settings.shard_size, settings.max_attempts)
+        queue = WorkQueue(samples, settings.shard_size, settings.max_attempts, self.sweep.diagnostics)
         cells = {sample.cell.fingerprint: sample.cell for sample in samples}
         self.progress.note(f"starting workers for {samples[0].cell.model.name}")
         pool = pools(self.sweep, list(cells.values()), len(samples))
@@ -152,6 +153,8 @@ class _Run:
                 sample = queue.arrived(shard, item.key)
                 if sample is not None:
                     self._store(sample, item, shard.id, queue.attempt(sample))
+            elif isinstance(item, Diagnosed):
+                self.writer.record_diagnostics([diagnostic_row(cell, item)])
             else:
                 self.writer.record_shard(shard_row(shard, cell, self.sweep_id, item, exclusive=pool.size == 1))
                 self.progress.measured(item.stats)
@@ -195,16 +198,23 @@ class _Run:
             self.writer.heartbeat(self.sweep_id)
 
 
-def _missing(cells: Sequence[Cell], database_url: str) -> tuple[list[Sample], int]:
-    """The samples that the database lacks, and how many it has. Creates nothing."""
+def _missing(cells: Sequence[Cell], database_url: str, diagnostics: bool) -> tuple[list[Sample], int]:
+    """The samples that the database lacks, and how many it has. Creates nothing.
+
+    Where diagnostics are asked for, a sample without them is generated again: from the same seed, and the one that is
+    stored stays.
+    """
     wanted = [sample for cell in cells for sample in samples_of(cell)]
     try:
         engine = open_engine(database_url, read_only=True)
     except DatabaseMissing:
         return wanted, 0
     try:
-        ready = status(engine) == "ready"
-        have = finished_keys(engine, {cell.fingerprint for cell in cells}) if ready else set()
+        state, fingerprints = status(engine), {cell.fingerprint for cell in cells}
+        # An older version's samples are where this one's are; diagnostics came later.
+        have = finished_keys(engine, fingerprints) if state in ("ready", "old") else set()
+        if diagnostics:
+            have &= diagnosed_keys(engine, fingerprints) if state == "ready" else set()
     finally:
         engine.dispose()
     missing = [s for s in wanted if (s.cell.fingerprint, s.problem.id, s.repeat) not in have]

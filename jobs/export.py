@@ -3,12 +3,13 @@
 import csv
 import io
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from typing import Any, Literal
 
-from db.queries import CellSummary, SweepInfo
-from jobs.report import accuracy_text, bytes_text, share_text
+from db.queries import CellSummary, DiagnosticSummary, SweepInfo
+from jobs.report import DIAGNOSTICS, accuracy_text, bytes_text, diagnostic_texts, share_text
+from tiercache.diagnostics.values import MEANING
 from tiercache.errors import SpecError
 from tiercache.strict import nearest
 
@@ -33,14 +34,24 @@ def pick_sweep(sweeps: Sequence[SweepInfo], wanted: str) -> SweepInfo:
     raise SpecError(f"no sweep '{wanted}' in this database.{nearest(wanted, names)} It has: {known}. Or say 'latest'.")
 
 
-def export(sweep: SweepInfo, summaries: Sequence[CellSummary], form: Format) -> str:
-    """The summaries as text in that format; bytes and rates as plain numbers, what wasn't measured empty or null."""
+def export(
+    sweep: SweepInfo,
+    summaries: Sequence[CellSummary],
+    form: Format,
+    diagnostics: Mapping[str, DiagnosticSummary] | None = None,
+) -> str:
+    """The summaries as text in that format; bytes and rates as plain numbers, what wasn't measured empty or null.
+
+    `diagnostics` by fingerprint stand beside the other numbers of a cell, where there are any.
+    """
+    found = diagnostics or {}
     if form == "md":
-        return _markdown(summaries)
-    rows = [_row(summary) for summary in summaries]
+        return _markdown(summaries) + _diagnostic_markdown(summaries, found)
+    rows = [_row(summary, found) for summary in summaries]
     if form == "json":
         about = {"sweep": sweep.id, "name": sweep.name, "state": sweep.live_state(), "spec": sweep.spec}
-        return json.dumps({**about, "cells": rows}, indent=2, ensure_ascii=False, default=str) + "\n"
+        meaning = {"diagnostics": MEANING} if found else {}
+        return json.dumps({**about, **meaning, "cells": rows}, indent=2, ensure_ascii=False, default=str) + "\n"
     out = io.StringIO()
     if rows:
         writer = csv.DictWriter(out, fieldnames=list(rows[0]), lineterminator="\n")
@@ -50,8 +61,30 @@ def export(sweep: SweepInfo, summaries: Sequence[CellSummary], form: Format) -> 
     return out.getvalue()
 
 
-def _row(summary: CellSummary) -> dict[str, Any]:
-    return {**asdict(summary), "resident_bytes": summary.resident_bytes, "resident_share": summary.resident_share}
+def _row(summary: CellSummary, found: Mapping[str, DiagnosticSummary]) -> dict[str, Any]:
+    row = {**asdict(summary), "resident_bytes": summary.resident_bytes, "resident_share": summary.resident_share}
+    if found:
+        own = found.get(summary.fingerprint)
+        row |= asdict(own) if own else {field.name: None for field in fields(DiagnosticSummary)}
+    return row
+
+
+def _diagnostic_markdown(summaries: Sequence[CellSummary], found: Mapping[str, DiagnosticSummary]) -> str:
+    if not found:
+        return ""
+    names = [name.strip() for name in DIAGNOSTICS.values()]
+    lines = [
+        "",
+        f"| model | benchmark | protocol | policy | {' | '.join(names)} | diverge | n |",
+        "|---|---|---|---|" + "---:|" * (len(names) + 2),
+    ]
+    for row in summaries:
+        if row.fingerprint in found:
+            values = (row.model, row.benchmark, row.protocol[:8], row.policy, *diagnostic_texts(found[row.fingerprint]))
+            lines.append("| " + " | ".join(value.replace("|", "\\|") for value in values) + " |")
+    lines.append("")
+    lines += [f"* {name}: {MEANING[key]}" for key, name in zip(DIAGNOSTICS, names, strict=True)]
+    return "\n".join(lines) + "\n"
 
 
 def _markdown(summaries: Sequence[CellSummary]) -> str:

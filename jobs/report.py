@@ -4,7 +4,7 @@ Accuracy comes with its interval, what a policy gives back stands beside what it
 measured is a dash. Groups of different protocols are never put into one table.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 from rich.box import SIMPLE_HEAD
@@ -12,11 +12,22 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from db.queries import CellSummary, SweepInfo
+from db.queries import CellSummary, DiagnosticSummary, SweepInfo
+from tiercache.diagnostics.values import MEANING
 
 WIDTH = 140
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 COMPACT_BELOW = 120
+DIAGNOSTICS = {
+    "fmm_acc": " FMM",
+    "fmm_fp": " FMM-fp",
+    "recall": " recall",
+    "output_error": " error",
+    "churn": " churn",
+    "lir": "  LIR",
+    "kl": "   KL",
+    "first_divergent": " token",
+}
 COUNTS = ("right", "wrong", "none", "cut", "fail")
 
 
@@ -34,6 +45,47 @@ def result_tables(summaries: Sequence[CellSummary], width: int = WIDTH) -> list[
     order = {key: i for i, key in reversed(list(enumerate(map(_group, summaries))))}
     ordered = sorted(summaries, key=lambda summary: order[_group(summary)])
     return [_table(list(rows), compact=width < COMPACT_BELOW) for _, rows in groupby(ordered, key=_group)]
+
+
+def diagnostic_tables(summaries: Sequence[CellSummary], found: Mapping[str, DiagnosticSummary]) -> list[RenderableType]:
+    """For each group of cells of which some are diagnosed: one row per policy, and what the columns mean."""
+    order = {key: i for i, key in reversed(list(enumerate(map(_group, summaries))))}
+    measured = sorted((s for s in summaries if s.fingerprint in found), key=lambda summary: order[_group(summary)])
+    return [_diagnostic_table(list(rows), found) for _, rows in groupby(measured, key=_group)]
+
+
+def _diagnostic_table(rows: Sequence[CellSummary], found: Mapping[str, DiagnosticSummary]) -> Table:
+    title = Text(f"{rows[0].model} on {rows[0].benchmark}: diagnostics", style="bold")
+    meanings = "\n".join(f"{heading.strip()}: {MEANING[name]}" for name, heading in DIAGNOSTICS.items())
+    table = Table(
+        title=title,
+        title_justify="left",
+        caption=Text(f"{meanings}\ndiverge: samples in which some token differs; token: mean over these.", style="dim"),
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        padding=0,
+    )
+    table.add_column("policy", overflow="fold", min_width=24)
+    for name in (*DIAGNOSTICS.values(), " diverge", "  n"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(Text(row.policy), *(Text(value) for value in diagnostic_texts(found[row.fingerprint])))
+    return table
+
+
+def diagnostic_texts(row: DiagnosticSummary) -> list[str]:
+    """Each of `DIAGNOSTICS`, which ends with the token, then the share of samples that diverge and their number."""
+    texts = [_figure(getattr(row, name)) for name in DIAGNOSTICS if name != "first_divergent"]
+    token = "–" if row.first_divergent is None else f"{row.first_divergent:.0f}"
+    return [*texts, token, f"{row.diverged_share:.0%}", str(row.diagnosed)]
+
+
+def _figure(value: float | None) -> str:
+    """Three digits after the point; what would vanish there with its power of ten, since 0.000 means none at all."""
+    if value is None:
+        return "–"
+    return f"{value:.0e}" if 0 < abs(value) < 0.0005 else f"{value:.3f}"
 
 
 def _group(summary: CellSummary) -> tuple[str, str, str]:

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from cluster.work import Done, Shard, ShardStats
-from db.rows import CellRow, SampleRow, ShardRow
+from cluster.work import Diagnosed, Done, Shard, ShardStats
+from db.rows import CellRow, DiagnosticRow, SampleRow, ShardRow
 from jobs.grid import Cell
-from jobs.work_queue import Sample
+from jobs.work_queue import Sample, split_key
 from tiercache.shapes import shape_of
 
 RECORDED = ("tiercache-eval", "torch", "transformers", "ray", "datasets", "sqlalchemy")
@@ -56,6 +56,13 @@ def failed_row(sample: Sample, reason: str, attempt: int) -> SampleRow:
         reference=sample.problem.reference,
         error=reason,
     )
+
+
+def diagnostic_row(fingerprint: str, item: Diagnosed) -> DiagnosticRow:
+    """What was measured of a finished sample, beside it."""
+    problem_id, repeat = split_key(item.key)
+    values = asdict(item.diagnostics)  # its fields are the row's
+    return DiagnosticRow(fingerprint=fingerprint, problem_id=problem_id, repeat=repeat, **values)
 
 
 def shard_row(shard: Shard, fingerprint: str, sweep_id: str, measured: ShardStats, exclusive: bool) -> ShardRow:

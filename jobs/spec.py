@@ -106,7 +106,11 @@ class ClusterSpec(Strict):
 
 
 class Sweep(Strict):
-    """A sweep file. A list as the value of a policy's knob expands into the grid."""
+    """A sweep file. A list as the value of a policy's knob expands into the grid.
+
+    diagnostics  measure each sequence against the full cache once it has ended. It changes no sample, so it is no part
+                 of a cell's identity.
+    """
 
     name: Annotated[str, Field(min_length=1, max_length=200, strict=True)]
     models: Annotated[list[ModelEntry], Field(min_length=1)]
@@ -117,6 +121,7 @@ class Sweep(Strict):
     sampling: SamplingOverrides = SamplingOverrides()
     engine: EngineSpec = EngineSpec()
     cluster: ClusterSpec = ClusterSpec()
+    diagnostics: Annotated[bool, Field(strict=True)] = False
     database: Annotated[str, Field(min_length=1, strict=True)] | None = None
 
     def model_specs(self) -> list[ModelSpec]:

@@ -31,6 +31,12 @@ class Sample:
         return sample_seed(self.cell, self.problem.id, self.repeat)
 
 
+def split_key(key: str) -> tuple[str, int]:
+    """The problem's id and the repeat that a sample's key names."""
+    problem, _, repeat = key.rpartition("#")
+    return problem, int(repeat)
+
+
 def samples_of(cell: Cell) -> list[Sample]:
     """All samples of a cell: the first repeat of every problem, then the second, ..."""
     problems = cell.benchmark.load()
@@ -44,8 +50,11 @@ class WorkQueue:
     kills its engine takes no innocent one with it. After that it is given up.
     """
 
-    def __init__(self, samples: Iterable[Sample], shard_size: int, max_attempts: int) -> None:
+    def __init__(
+        self, samples: Iterable[Sample], shard_size: int, max_attempts: int, diagnostics: bool = False
+    ) -> None:
         self.max_attempts = max_attempts
+        self.diagnostics = diagnostics
         self._waiting: deque[list[Sample]] = deque()
         self._out: dict[str, dict[str, Sample]] = {}
         self._attempts: dict[tuple[str, str], int] = {}
@@ -86,6 +95,7 @@ class WorkQueue:
             chat=cell.benchmark.prompt_mode == "chat",
             system=cell.benchmark.system,
             tasks=tuple(Task(sample.key, sample.problem.prompt, sample.seed) for sample in group),
+            diagnostics=self.diagnostics,
         )
 
     def arrived(self, shard: Shard, key: str) -> Sample | None:
