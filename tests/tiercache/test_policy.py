@@ -8,7 +8,7 @@ import pytest
 from tiercache.errors import PolicyError
 from tiercache.policy import KNOBS, PRESETS, parse_policy
 
-GOOD = {"budget": 0.5, "hbm": 0.5, "evict": 0.03, "packed_bits": 4}
+GOOD = {"budget": 0.5, "hbm": 0.5, "evict": 0.03, "packed_bits": 4, "chunk_keep": 0.5, "read_budget": 256}
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -17,7 +17,10 @@ def test_every_preset_resolves_and_round_trips_through_its_configuration(name: s
     policy = parse_policy(entry)
     assert policy.label.split()[0] == name
     assert parse_policy(entry) == policy
-    assert {knob for part in policy.config().values() if isinstance(part, dict) for knob in part} == set(KNOBS)
+    assert {knob for part in policy.config().values() if isinstance(part, dict) for knob in part} == {
+        *KNOBS,
+        *type(policy.scorer).model_fields,
+    }
 
 
 @pytest.mark.parametrize(
