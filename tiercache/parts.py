@@ -139,9 +139,6 @@ class Placement(Strict):
         return self.budget is not None or self.evict > 0 or self.chunk is not None
 
 
-Positions = Literal["true", "cache", "rerotated", "drifted"]
-
-
 class Storage(Strict):
     """How the tiers outside device memory are stored and read, and at which positions tokens are read.
 
@@ -168,7 +165,7 @@ class Storage(Strict):
     rope_pairs: bool = False
     grids: Literal["float32", "float16"] = "float32"
     ledger: bool = False
-    positions: Annotated[Positions, BeforeValidator(lambda value: "true" if value is True else value)] = "true"
+    positions: Literal["true", "cache", "rerotated", "drifted"] = "true"
 
     @model_validator(mode="after")
     def _paired(self) -> "Storage":

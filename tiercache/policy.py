@@ -77,6 +77,8 @@ def parse_policy(entry: str | Mapping[str, Any], where: str = "policy") -> Polic
         PolicyError: unknown preset, scorer or knob, a value out of range, a missing or contradictory knob.
     """
     given = {"name": entry} if isinstance(entry, str) else dict(entry)
+    if given.get("positions") is True:  # YAML's reading of the word
+        given["positions"] = "true"
     if not isinstance(given.get("name"), str):
         raise PolicyError(f"{where}.name: is required; allowed: {', '.join(PRESETS)}.")
     name = given.pop("name")

@@ -78,6 +78,7 @@ def test_labels_say_what_differs_from_the_preset() -> None:
 def test_true_positions_may_be_written_without_quotes() -> None:
     plain = {"name": "streaming", "budget": 64, "positions": True}
     assert parse_policy(plain).storage.positions == "true"
+    assert parse_policy(plain).label == "streaming budget=64 positions=true"
     assert parse_policy(plain).config() == parse_policy({**plain, "positions": "true"}).config()
 
 
