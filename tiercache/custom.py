@@ -34,6 +34,7 @@ class _Own(Signal):
     """`options` are handed to the class as keyword arguments."""
 
     implementation: ClassVar[str] = ""
+    thoughts: ClassVar[bool] = True  # only the class itself knows
     options: Annotated[dict[str, Any], AfterValidator(_plain)] = Field(default_factory=dict)
 
     def __hash__(self) -> int:

@@ -153,6 +153,14 @@ def _check_together(policy: Policy, where: str) -> None:
         raise PolicyError(f"{where}.positions: '{policy.scorer.scorer}' works with true positions only.")
     if policy.storage.key_axis == "channel" and placement.window == 1:
         raise PolicyError(f"{where}.key_axis: 'channel' takes a channel's range over a window; give window: 2 or more.")
+    if placement.segment is not None and not policy.scorer.thoughts:
+        known = ", ".join(name for name, signal in SIGNALS.items() if signal.thoughts)
+        raise PolicyError(
+            f"{where}.segment: '{policy.scorer.scorer}' can't tell thoughts apart; "
+            f"allowed scorers: {known}, or your own."
+        )
+    if policy.reading.pages is not None and positions != "true":
+        raise PolicyError(f"{where}.positions: pages are bounds of keys at true positions; allowed: true.")
     if policy.reading.pages is not None and policy.acts:
         raise PolicyError(
             f"{where}.pages: pages are read where nothing is evicted or moved; leave budget, evict and hbm."

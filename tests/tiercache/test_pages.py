@@ -102,6 +102,7 @@ def test_rows_do_not_depend_on_their_neighbours_and_nothing_is_evicted() -> None
 def test_pages_go_with_a_budget_and_without_eviction() -> None:
     for entry, words in [
         ({"name": "h2o", "budget": 0.5, "pages": 16, "read_budget": 64}, "nothing is evicted"),
+        ({"name": "quest", "read_budget": 64, "positions": "cache"}, "keys at true positions"),
         ({"name": "quest", "read_budget": 64, "pages": None}, "go together"),
         ({"name": "quest"}, "read_budget: 'quest' needs it"),
     ]:

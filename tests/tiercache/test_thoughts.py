@@ -167,6 +167,5 @@ def test_rows_do_not_depend_on_their_neighbours() -> None:
 
 
 def test_thoughts_need_a_scorer_that_knows_them() -> None:
-    policy = parse_policy({**SMALL, "scorer": "recency"})
-    with pytest.raises((NotImplementedError, PolicyError)):
-        generate(loaded("llama"), requests(prompts(9), new=20), policy)
+    with pytest.raises(PolicyError, match="'recency' can't tell thoughts apart; allowed scorers: thinkv, or your own"):
+        parse_policy({**SMALL, "scorer": "recency"})

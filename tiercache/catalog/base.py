@@ -16,6 +16,7 @@ class Signal(Strict):
 
     implementation: ClassVar[str]  # "module:Class", imported when an engine needs it
     needs: ClassVar[tuple[str, ...]] = ()  # of: attention, queries, keys, values, hidden
+    thoughts: ClassVar[bool] = False  # it tells thoughts apart, which a placement by segments needs
     true_positions: ClassVar[bool] = False  # it turns keys or queries by their true positions
 
     scorer: str

@@ -19,6 +19,7 @@ class ThinKV(Signal):
 
     implementation: ClassVar[str] = "tiercache.scorers.thinkv:ThinKV"
     needs: ClassVar[tuple[str, ...]] = ("queries", "keys")
+    thoughts: ClassVar[bool] = True
 
     faint: Share = 0.01
     execution_below: Share = 0.5
