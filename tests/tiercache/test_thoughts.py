@@ -169,3 +169,20 @@ def test_rows_do_not_depend_on_their_neighbours() -> None:
 def test_thoughts_need_a_scorer_that_knows_them() -> None:
     with pytest.raises(PolicyError, match="'recency' can't tell thoughts apart; allowed scorers: thinkv, or your own"):
         parse_policy({**SMALL, "scorer": "recency"})
+
+
+def test_its_signal_reads_all_tiers_where_it_ranks_for_another_placement() -> None:
+    entry = {
+        "name": "hierarchy",
+        "hbm": 0.4,
+        "evict": 0.1,
+        "every": 4,
+        "recent": 4,
+        "scorer": "thinkv",
+        "scope": "head",
+    }
+    batch = requests(prompts(21, 5, 13), new=24)
+    together = generate(loaded("llama"), batch, parse_policy(entry))
+    assert [c.tokens for c in together] == [
+        generate(loaded("llama"), [r], parse_policy(entry))[0].tokens for r in batch
+    ]

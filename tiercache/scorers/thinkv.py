@@ -37,9 +37,10 @@ class ThinKV(Scorer):
     def observe(self, seen: Observed) -> None:
         if seen.layer not in self.layers:
             return
-        (part,) = seen.parts  # a placement by segments has one tier
-        logits = torch.matmul(seen.query, part.keys.transpose(2, 3)).to(self.wide).amax(2) * seen.scaling
-        held = part.pos >= 0
+        device = seen.query.device
+        keys = torch.cat([part.keys.to(device) for part in seen.parts], dim=2)
+        held = torch.cat([part.pos.to(device) for part in seen.parts], dim=2) >= 0
+        logits = torch.matmul(seen.query, keys.transpose(2, 3)).to(self.wide).amax(2) * seen.scaling
         logits = logits.masked_fill(~held, float("-inf"))
         row = torch.softmax(logits, dim=-1)
         faint = (row < self.own.faint * row.amax(-1, keepdim=True)) & held
