@@ -47,6 +47,9 @@ class TieredCache:
         self.ddr = TierStore(geometry, fields, torch.device("cpu"), ledger)
         self.packed = PackedStore(geometry, fields, device, packing, ledger is not None)
         self.stores: list[TierStore] = [self.hbm, self.ddr, self.packed] if policy.placement.tiered else [self.hbm]
+        coarse = policy.storage.coarse if policy.placement.pack_thoughts else None
+        if coarse is not None:
+            self.stores.append(PackedStore(geometry, fields, device, formats(coarse, 1, g.head_dim)))
         self.state = RowState(scorer.state() if self.watches else {}, device)
         self.queries = QueryWindow(g, scorer.query_window, device) if scorer.query_window and self.watches else None
         reading = policy.reading
@@ -197,7 +200,7 @@ class TieredCache:
         for row, tier in enumerate(self.tiers):
             self.sequences[row].write_positions(self.hbm, row)
             held = [store.planes["pos"][:, row].cpu() for store in self.stores]
-            counts = [tier.hbm, tier.ddr, tier.packed]
+            counts = [tier.hbm, tier.ddr, tier.packed - tier.coarse, tier.coarse]
             for pos, count in zip(held, counts, strict=False):
                 found = (pos >= 0).sum(-1)
                 agrees = found.sum() == count * found.numel() if self.ragged else (found == count).all()

@@ -13,7 +13,7 @@ from tiercache.placement import Move, due_moves, protected_intervals
 from tiercache.policy import Policy
 from tiercache.ragged import keep_mask
 from tiercache.ranking import NOWHERE, Ranker, RowFacts
-from tiercache.retier import retier
+from tiercache.retier import move_thought, retier
 from tiercache.scorers import View
 from tiercache.sequence import CachedSequence
 from tiercache.sizes import Sizes
@@ -87,7 +87,13 @@ class Events:
     def _move(self, row: int, move: Move) -> None:
         sequence = self.sequences[row]
         tiers, spans = sequence.tiers, protected_intervals(self.policy.placement, sequence.tiers)
-        facts = RowFacts(row, sequence.seed, tiers.seen, tiers.prompt, spans, move.candidates - move.evict)
+        thoughts = tiers.thoughts
+        left = thoughts.left if thoughts.shrinking else move.candidates - move.evict
+        facts = RowFacts(row, sequence.seed, tiers.seen, tiers.prompt, spans, left)
+        if self.policy.placement.segment is not None:
+            order = self.ranker.best_first(self.stores, facts) if move.evict else None
+            self._count(move_thought(self.stores, row, move, thoughts, order))
+            return
         if self.policy.placement.ragged:
             score, pos, protected = self.ranker.row_scores(self.stores, facts)
             keep = keep_mask(score, pos, protected, tiers.live - move.evict, self.policy.placement)

@@ -30,6 +30,7 @@ class Usage:
     hbm_sum: int = 0
     ddr_sum: int = 0
     packed_sum: int = 0
+    coarse_sum: int = 0
     seen_sum: int = 0
     hbm_peak: int = 0
     live_peak: int = 0
@@ -43,6 +44,7 @@ class Usage:
         self.hbm_sum += row.hbm
         self.ddr_sum += row.ddr
         self.packed_sum += row.packed
+        self.coarse_sum += row.coarse
         self.seen_sum += row.seen
 
 
@@ -77,7 +79,7 @@ def close_account(usage: Usage, row: RowTiers, size: Sizes, metadata_token_bytes
         hbm_bytes_mean=usage.hbm_sum * token_bytes / steps,
         hbm_bytes_peak=usage.hbm_peak * token_bytes,
         ddr_bytes_mean=usage.ddr_sum * token_bytes / steps,
-        packed_bytes_mean=usage.packed_sum * size.packed / size.window / steps,
+        packed_bytes_mean=size.packed_bytes(usage.packed_sum, usage.coarse_sum) / steps,
         evicted_bytes_end=row.evicted * token_bytes,
         full_bytes_mean=usage.seen_sum * token_bytes / steps,
         full_bytes_end=row.seen * token_bytes,

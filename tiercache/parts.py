@@ -63,6 +63,7 @@ class Placement(Strict):
                   it stay, for good (2504.04704).
     segment       decode steps of one thought: segments shrink along `ladder` as thoughts end and while the budget is
                   exceeded (2510.01290).
+    pack_thoughts a thought is quantised when it ends; what stays of it stays quantised.
     share         who shares a budget: `head`: every (layer, KV head) keeps alike; `layer`: the best of all heads of a
                   layer stay (AdaKV, 2407.11550); `all`: the best of all layers and heads (2510.13334).
     floor         with a shared budget: what a head keeps at least, as a share of what it would keep alone.
@@ -84,6 +85,7 @@ class Placement(Strict):
     chunk_keep: Share = 0.5
     segment: Positive | None = None
     ladder: tuple[Positive, ...] = (64, 32, 16, 8, 4)
+    pack_thoughts: bool = False
     share: Literal["head", "layer", "all"] = "head"
     floor: Share = 0.0
     pyramid: Annotated[float, Field(ge=1.0)] | None = None
@@ -104,8 +106,11 @@ class Placement(Strict):
             raise ValueError("packed_bytes divides a budget; give one, and neither hbm nor packed")
         if self.chunk is not None and (self.tiered or self.pin_prompt or self.window > 1):
             raise ValueError("chunk evicts only; it can't be combined with tiers, windows or pin_prompt")
-        if self.segment is not None and (self.budget is None or self.tiered or self.window > 1 or self.ragged):
+        tiers = self.hbm < 1 or self.packed_bytes > 0
+        if self.segment is not None and (self.budget is None or tiers or self.window > 1 or self.ragged):
             raise ValueError("segment shrinks thoughts to a budget; give one, without tiers, windows or shared budgets")
+        if self.pack_thoughts and self.segment is None:
+            raise ValueError("pack_thoughts quantises thoughts as they end; give segment, their length")
         if self.ragged and (self.budget is None or self.tiered or self.window > 1):
             raise ValueError("share and pyramid divide a budget; give one, without tiers or windows")
         if self.pyramid is not None and self.share == "all":
@@ -127,7 +132,7 @@ class Placement(Strict):
     @property
     def tiered(self) -> bool:
         """Whether anything ever lives outside full-precision device memory."""
-        return self.hbm < 1.0 or self.packed_bytes > 0
+        return self.hbm < 1.0 or self.packed_bytes > 0 or self.pack_thoughts
 
     @property
     def ragged(self) -> bool:
@@ -145,6 +150,8 @@ class Storage(Strict):
     t1_read      `merge`: attention over host memory is computed there and combined by log-sum-exp; only queries and
                  partial outputs cross the bus. `stream`: each layer's T1 is copied to a staging buffer for its step.
     packed_bits  what an element of T2 takes: 8, 4 or 2 bits, or `fp8` (e4m3).
+    transition_bits
+                 the same for transitions, where thoughts are quantised; at most `packed_bits` (2510.01290).
     key_axis     `token`: a key shares a range with the other channels of its token. `channel`: with the same channel of
                  the other tokens of its window (`window` above 1). Values always lie along the token axis.
     group        channels of a token that share a range; by default, and at most, the whole head.
@@ -160,6 +167,7 @@ class Storage(Strict):
 
     t1_read: Literal["merge", "stream"] = "merge"
     packed_bits: Literal[8, 4, 2, "fp8"] = 8
+    transition_bits: Literal[8, 4, 2] | None = None
     key_axis: Literal["token", "channel"] = "token"
     group: Positive | None = None
     rope_pairs: bool = False
@@ -171,7 +179,24 @@ class Storage(Strict):
     def _paired(self) -> "Storage":
         if self.rope_pairs and self.key_axis == "token":
             raise ValueError("rope_pairs pairs the ranges of channels; it needs key_axis: channel")
+        if self.transition_bits is not None and self.transition_bits > self.element_bits:
+            raise ValueError(
+                f"transition_bits {self.transition_bits} is above packed_bits {self.packed_bits}; "
+                "allowed: as many or fewer"
+            )
         return self
+
+    @property
+    def element_bits(self) -> int:
+        """Bits of an element of T2."""
+        return 8 if self.packed_bits == "fp8" else self.packed_bits
+
+    @property
+    def coarse(self) -> "Storage | None":
+        """How transitions are stored, where they have a format of their own."""
+        if self.transition_bits is None:
+            return None
+        return self.model_copy(update={"packed_bits": self.transition_bits, "transition_bits": None})
 
     def group_of(self, head_dim: int) -> int:
         """Channels of a token that share a range, in a head of this size."""

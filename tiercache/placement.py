@@ -20,9 +20,12 @@ from tiercache.thoughts import REASONING, TRANSITION, Thoughts
 class RowTiers:
     """Token counts of one sequence, the same for each of its (layer, KV head) pairs.
 
-    Invariant: `hbm + ddr + packed + evicted == seen`, and `evicted` never falls. `chunks`: compressed so far, where the
-    placement works by chunks; `thoughts`: closed so far, where it works by segments, and `thought`, the kind of the one
-    that ends now, which only the engine knows (a plan takes the kind that is kept longest).
+    Invariant: `hbm + ddr + packed + evicted == seen`, and `evicted` never falls.
+
+    coarse    those of the packed that are stored as transitions are.
+    chunks    compressed so far, where the placement works by chunks.
+    thoughts  closed so far, where it works by segments.
+    thought   the kind of the one that ends now, which only the engine knows (a plan takes the kind kept longest).
     """
 
     prompt: int
@@ -30,6 +33,7 @@ class RowTiers:
     hbm: int = 0
     ddr: int = 0
     packed: int = 0
+    coarse: int = 0
     evicted: int = 0
     chunks: int = 0
     thoughts: Thoughts = field(default_factory=Thoughts)
@@ -53,6 +57,7 @@ class RowTiers:
         assert move.evict + move.hbm + move.ddr + move.packed == move.candidates, "a move places each candidate once"
         protected = self.live - move.candidates
         self.hbm, self.ddr, self.packed = protected + move.hbm, move.ddr, move.packed
+        self.coarse = move.coarse
         self.evicted += move.evict
         self.chunks += move.chunk
         assert self.live + self.evicted == self.seen, "tiers partition the seen tokens"
@@ -60,13 +65,17 @@ class RowTiers:
 
 @dataclass(frozen=True)
 class Move:
-    """The outcome of one event: the candidates, ranked best first, are cut into hbm | ddr | packed | evicted."""
+    """The outcome of one event: the candidates, ranked best first, are cut into hbm | ddr | packed | evicted.
+
+    `coarse`: those of the packed that are stored as transitions are.
+    """
 
     candidates: int
     hbm: int
     ddr: int
     packed: int
     evict: int
+    coarse: int = 0
     chunk: bool = False
 
 
@@ -203,24 +212,47 @@ def _chunk_move(placement: Placement, chunk: int, row: RowTiers) -> Move | None:
     return Move(chunk, kept, 0, 0, chunk - kept, chunk=True)
 
 
-def _thought_moves(placement: Placement, segment: int, row: RowTiers) -> Iterator[Move]:
+def _thought_moves(policy: Policy, segment: int, row: RowTiers, size: Sizes | None) -> Iterator[Move]:
     """The prompt counts as reasoning; the thought that goes on isn't touched."""
-    thoughts, first = row.thoughts, row.prompt if placement.pin_prompt else placement.sinks
-    assert placement.budget is not None, "checked when the placement was read"
+    placement, thoughts = policy.placement, row.thoughts
+    first = row.prompt if placement.pin_prompt else placement.sinks
     if row.generated == 0:
-        for start in range(first, row.prompt, segment):
-            thoughts.close(start, min(start + segment, row.prompt), REASONING)
+        ended = thoughts.close(first, row.prompt, REASONING, segment)
     elif row.generated % segment == 0:
-        thoughts.close(row.seen - segment, row.seen, row.thought)
-        if row.thought == TRANSITION:
-            for size, kept in thoughts.anneal(placement.ladder, first):
-                yield Move(size, kept, 0, 0, size - kept)
-    while row.live > limit(placement.budget, placement.pin_prompt, row):
+        ended = thoughts.close(row.seen - segment, row.seen, row.thought, segment)
+    else:
+        ended = iter(())
+    for stretch in ended:
+        if placement.pack_thoughts:
+            yield _thought_move(policy, row, stretch.kind, joins=stretch.size)
+    if row.generated and row.generated % segment == 0 and row.thought == TRANSITION:
+        for shrinking, leaves in thoughts.anneal(placement.ladder, first):
+            yield _thought_move(policy, row, shrinking.kind, leaves=leaves)
+    while _too_much(placement, row, size):
         before = row.live
-        for size, kept in thoughts.squeeze(placement.ladder, first):
-            yield Move(size, kept, 0, 0, size - kept)
+        for shrinking, leaves in thoughts.squeeze(placement.ladder, first):
+            yield _thought_move(policy, row, shrinking.kind, leaves=leaves)
         if row.live == before:  # everything is at the bottom: the overshoot is counted
             return
+
+
+def _thought_move(policy: Policy, row: RowTiers, kind: int, joins: int = 0, leaves: int = 0) -> Move:
+    """Tokens of one kind join the quantised ones, or leave for good; all others stay where they are."""
+    packed, coarse = row.packed, row.coarse
+    if policy.placement.pack_thoughts:
+        packed += joins - leaves
+        coarse += joins - leaves if kind == TRANSITION and policy.storage.coarse else 0
+    return Move(packed + leaves, 0, 0, packed, leaves, coarse)
+
+
+def _too_much(placement: Placement, row: RowTiers, size: Sizes | None) -> bool:
+    budget = placement.budget
+    assert budget is not None, "checked when the placement was read"
+    if budget.bytes is None or not placement.pack_thoughts:
+        return row.live > limit(budget, placement.pin_prompt, row)
+    assert size is not None, "bytes decide"
+    held = row.hbm * size.token + size.packed_bytes(row.packed, row.coarse)
+    return held > budget.bytes * row.seen * size.token * (1 + 1e-9)
 
 
 def trajectory(policy: Policy, prompt: int, generated: int, size: Sizes | None = None) -> Iterator[RowTiers]:
@@ -236,7 +268,7 @@ def trajectory(policy: Policy, prompt: int, generated: int, size: Sizes | None =
 def due_moves(policy: Policy, row: RowTiers, size: Sizes | None = None) -> Iterator[Move]:
     """The moves due now, one after the other: the caller applies each before it asks for the next."""
     if policy.placement.segment is not None:
-        yield from _thought_moves(policy.placement, policy.placement.segment, row)
+        yield from _thought_moves(policy, policy.placement.segment, row, size)
         return
     move = next_move(policy, row, size)
     while move is not None:

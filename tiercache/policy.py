@@ -159,6 +159,8 @@ def _check_together(policy: Policy, where: str) -> None:
             f"{where}.segment: '{policy.scorer.scorer}' can't tell thoughts apart; "
             f"allowed scorers: {known}, or your own."
         )
+    if placement.pack_thoughts and policy.storage.ledger:
+        raise PolicyError(f"{where}.ledger: a thought that is quantised never comes back; leave it out.")
     if policy.reading.pages is not None and positions != "true":
         raise PolicyError(f"{where}.positions: pages are bounds of keys at true positions; allowed: true.")
     if policy.reading.pages is not None and policy.acts:

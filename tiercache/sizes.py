@@ -15,15 +15,17 @@ class Sizes:
     token    one token's keys and values in the model's own type.
     window   tokens that are quantised together (1 where each is quantised for itself).
     packed   one such window's keys and values in T2, scales and zero points included.
+    coarse   the same in the format of transitions.
     """
 
     token: int
     packed: int
     window: int = 1
+    coarse: int = 0
 
-    def packed_bytes(self, tokens: int) -> int:
-        """Bytes of this many quantised tokens, whole windows."""
-        return tokens // self.window * self.packed
+    def packed_bytes(self, tokens: int, coarse: int = 0) -> int:
+        """Bytes of this many quantised tokens, whole windows, `coarse` of them in the format of transitions."""
+        return (tokens - coarse) // self.window * self.packed + coarse * self.coarse
 
 
 def sizes(storage: Storage, window: int, layers: int, kv_heads: int, head_dim: int, itemsize: int) -> Sizes:
@@ -34,13 +36,15 @@ def sizes(storage: Storage, window: int, layers: int, kv_heads: int, head_dim: i
     """
     _check_head(storage, head_dim)
     heads = layers * kv_heads
-    bits = 8 if storage.packed_bits == "fp8" else storage.packed_bits
+    bits = storage.element_bits
     number = GRID_BYTES[storage.grids] * (1 if storage.packed_bits == "fp8" else 2)  # a range: scale, or scale and zero
     codes = head_dim * bits // 8
     token = codes + head_dim // storage.group_of(head_dim) * number
     full = 2 * heads * head_dim * itemsize
     if storage.key_axis == "token":
-        return Sizes(full, heads * 2 * token)
+        coarse = storage.coarse
+        less = sizes(coarse, 1, layers, kv_heads, head_dim, itemsize).packed if coarse else 0
+        return Sizes(full, heads * 2 * token, coarse=less)
     ranges = head_dim // 2 if storage.rope_pairs else head_dim
     # A window's grid is dealt out to its tokens in whole numbers; nothing is left over unless the window is long and
     # the head small.

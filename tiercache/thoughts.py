@@ -23,33 +23,45 @@ class Segment:
 
 @dataclass
 class Thoughts:
-    """One sequence's closed segments. `shrinking` is the one whose tokens may move just now."""
+    """One sequence's closed segments.
+
+    What a move is about, while it is made: `ended`, the stretch that has just been closed, or `shrinking`, the segment
+    of which only `left` tokens stay.
+    """
 
     segments: list[Segment] = field(default_factory=list)
+    ended: Segment | None = None
     shrinking: Segment | None = None
+    left: int = 0
 
-    def close(self, start: int, stop: int, kind: int) -> None:
+    def close(self, start: int, stop: int, kind: int, length: int) -> Iterator[Segment]:
+        """Positions [start, stop) are thoughts of this length that have ended; yields the whole stretch."""
+        for first in range(start, stop, length):
+            last = min(first + length, stop)
+            self.segments.append(Segment(first, last, kind, last - first))
         if stop > start:
-            self.segments.append(Segment(start, stop, kind, stop - start))
+            self.ended = Segment(start, stop, kind, stop - start)
+            yield self.ended
+            self.ended = None
 
-    def anneal(self, ladder: Sequence[int], first: int) -> Iterator[tuple[int, int]]:
-        """A transition has ended: (size, next size) of every earlier segment from position `first` on."""
+    def anneal(self, ladder: Sequence[int], first: int) -> Iterator[tuple[Segment, int]]:
+        """A transition has ended: every earlier segment from position `first` on, and how many of its tokens leave."""
         for segment in self.segments[:-1]:
             if segment.start >= first:
                 yield from self._shrink(segment, ladder)
 
-    def squeeze(self, ladder: Sequence[int], first: int) -> Iterator[tuple[int, int]]:
+    def squeeze(self, ladder: Sequence[int], first: int) -> Iterator[tuple[Segment, int]]:
         """One step for the oldest segment of the least important kind that can still shrink; nothing if none can."""
         able = [s for s in self.segments if s.start >= first and _below(s.size, ladder) is not None]
         if able:
             yield from self._shrink(min(able, key=lambda s: (s.kind, s.start)), ladder)
 
-    def _shrink(self, segment: Segment, ladder: Sequence[int]) -> Iterator[tuple[int, int]]:
-        target = _below(segment.size, ladder)
-        if target is not None:
-            self.shrinking = segment
-            yield segment.size, target
-            segment.size = target
+    def _shrink(self, segment: Segment, ladder: Sequence[int]) -> Iterator[tuple[Segment, int]]:
+        left = _below(segment.size, ladder)
+        if left is not None:
+            self.shrinking, self.left = segment, left
+            yield segment, segment.size - left
+            segment.size = left
             self.shrinking = None
 
 

@@ -98,7 +98,7 @@ def test_output_error_with_quantised_tokens_in_numpy(bits: int) -> None:
     packed &= held
     kind = formats(parse_policy({"name": "hierarchy", "hbm": 0.3, "evict": 0, "packed_bits": bits}).storage, 1, 8)["k"]
     rough = [kind.unpack(*kind.pack(side).values(), torch.float64) for side in (keys, values)]
-    found = output_error(query @ keys.T, values, held, (packed, query @ rough[0].T, rough[1]))
+    found = output_error(query @ keys.T, values, held, [(packed, query @ rough[0].T, rough[1])])
     for i in range(3):
         weights = np.exp((query[i] @ keys.T).numpy())
         exact = weights @ values.numpy() / weights.sum()

@@ -236,6 +236,19 @@ def test_more_bits_less_output_error() -> None:
     assert errors[0] < errors[2] / 10
 
 
+def test_tokens_of_two_formats_are_read_back_in_their_own() -> None:
+    """Nothing shrinks, so all error is that of quantising; with 2 bits for transitions it is larger, with 8 small."""
+    entry = {"name": "thinkv", "budget": 1.0, "segment": 8, "faint": 0.1, "transition_above": 0.5, "pin_prompt": True}
+    found = [
+        measured({**entry, "ladder": [1_000], "packed_bits": 8, "transition_bits": bits}) for bits in (8, 4, 2, None)
+    ]
+    errors = [each.output_error for each in found]
+    assert errors[0] == errors[3] < errors[1] < errors[2]
+    assert [each.fmm_acc for each in found] == [0] * 4
+    assert found[0].fmm_fp is not None
+    assert found[0].fmm_fp > 0.05
+
+
 def test_everything_evicted_is_all_missed() -> None:
     request = tiny.requests(tiny.prompts(10), 48)[0]
     done, traces, _ = recorded([request], parse_policy("full"))

@@ -31,9 +31,19 @@ SIGNALS: dict[str, type[Signal]] = {"thinkv": ThinKV}
 
 PRESETS: dict[str, Preset] = {
     "thinkv": Preset(
-        "representatives of each thought, fewer the longer ago and the less important it was",
+        "representatives of each thought, quantised, fewer the longer ago and the less important it was",
         "2510.01290",
-        {"scorer": "thinkv", "scope": "head", "segment": 128, "ladder": (64, 32, 16, 8, 4)},
+        {
+            "scorer": "thinkv",
+            "scope": "head",
+            "segment": 128,
+            "ladder": (64, 32, 16, 8, 4),
+            "pack_thoughts": True,
+            "packed_bits": 4,
+            "transition_bits": 2,
+            "group": 16,
+            "grids": "float16",
+        },
         ("budget",),
         "the thought that goes on, 4 tokens of each thought",
     ),

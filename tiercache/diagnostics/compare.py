@@ -12,25 +12,26 @@ ROWS = 64  # of logits at a time: a vocabulary is wide
 
 
 def output_error(
-    logits: Tensor, values: Tensor, held: Tensor, stored: tuple[Tensor, Tensor, Tensor] | None = None
+    logits: Tensor, values: Tensor, held: Tensor, stored: Sequence[tuple[Tensor, Tensor, Tensor]] = ()
 ) -> Tensor:
     """Relative error of attention outputs when only what is held is read: |o' - o| / |o|, [..., rows].
 
     Args:
         logits: [..., rows, n] of the full cache, causal; values: [..., n, d].
         held: bool [..., rows, n].
-        stored: for tokens that are quantised at that step (bool [..., rows, n]): the logits of their keys and their
-            values, as they are read from there.
+        stored: for each format, the tokens that are quantised so at that step (bool [..., rows, n]), the logits of
+            their keys and their values, as they are read from there.
     """
     exact = torch.softmax(logits, -1) @ values.to(logits.dtype)
-    if stored is None:
-        out = torch.softmax(logits.masked_fill(~held, float("-inf")), -1) @ values.to(logits.dtype)
-    else:
-        packed, rough_logits, rough = stored
-        logits = torch.where(packed, rough_logits, logits).masked_fill(~held, float("-inf"))
-        weights = torch.softmax(logits, -1)
-        out = weights.masked_fill(packed, 0) @ values.to(logits.dtype)
+    for packed, rough_logits, _ in stored:
+        logits = torch.where(packed, rough_logits, logits)
+    weights = torch.softmax(logits.masked_fill(~held, float("-inf")), -1)
+    out = torch.zeros_like(exact)
+    precise = weights
+    for packed, _, rough in stored:
         out = out + weights.masked_fill(~packed, 0) @ rough.to(logits.dtype)
+        precise = precise.masked_fill(packed, 0)
+    out = out + precise @ values.to(logits.dtype)
     scale = torch.linalg.vector_norm(exact, dim=-1).clamp_min(torch.finfo(exact.dtype).tiny)
     error: Tensor = torch.linalg.vector_norm(out - exact, dim=-1) / scale
     return error

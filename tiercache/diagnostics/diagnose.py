@@ -20,9 +20,10 @@ from tiercache.diagnostics.fmm import future_missed_mass
 from tiercache.diagnostics.lir import Reactivation, reactivation, wanted_windows
 from tiercache.diagnostics.recall import attention_recall
 from tiercache.diagnostics.shadow import Shadow, shadow
-from tiercache.diagnostics.trace import DEVICE, EVICTED, QUANTISED, Trace
+from tiercache.diagnostics.trace import COARSE, DEVICE, EVICTED, QUANTISED, Trace
 from tiercache.diagnostics.values import Diagnostics, Units
 from tiercache.model import LoadedModel
+from tiercache.parts import Storage
 from tiercache.placement import RowTiers, recent_tokens
 from tiercache.policy import Policy
 from tiercache.quantize import formats
@@ -120,7 +121,7 @@ class _Measures:
 
     def _future(self, mass: Tensor, tiers: Tensor) -> dict[str, Tensor]:
         accessible = tiers != EVICTED
-        precise = accessible & (tiers != QUANTISED)
+        precise = accessible & (tiers < QUANTISED)
         sinks = self.units.sinks
         acc, by_step = future_missed_mass(mass, accessible, sinks)
         return {
@@ -131,24 +132,30 @@ class _Measures:
             "by_step": by_step,
         }
 
-    def _stored(self, layer: int, start: int, stop: int, tiers: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-        """What a read of the quantised tokens yields; tiers [kv_heads, steps, n]."""
-        packed = (tiers == QUANTISED).unsqueeze(1)
-        if not packed.any():
-            return None
+    def _stored(self, layer: int, start: int, stop: int, tiers: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """What a read of the quantised tokens yields, for each format; tiers [kv_heads, steps, n]."""
+        storage, found = self.policy.storage, []
+        for tier, form in ((QUANTISED, storage), (COARSE, storage.coarse)):
+            packed = (tiers == tier).unsqueeze(1)
+            if form is None or not packed.any():
+                continue
+            rough = self._read_back(layer, stop, form)
+            found.append((packed, self.full.logits(layer, start, stop, rough[0]), rough[1][:, None, :stop]))
+        return found
+
+    def _read_back(self, layer: int, stop: int, form: Storage) -> list[Tensor]:
+        """Keys and values of the first `stop` tokens as they come out of quantised storage."""
         window = self.policy.placement.window
-        whole = (
-            -(-stop // window) * window
-        )  # a window's range is over all of its tokens, and only whole ones are packed
+        # A window's range is over all of its tokens, and only whole ones are packed.
+        whole = -(-stop // window) * window
         keys, values = self.full.keys[layer], self.full.values[layer]
-        kinds = formats(self.policy.storage, window, keys.shape[-1])
-        rough = []
+        kinds, rough = formats(form, window, keys.shape[-1]), []
         for side, kind in ((keys, kinds["k"]), (values, kinds["v"])):
             part = side[:, :whole]
             padded = torch.cat([part, part[:, -1:].expand(-1, whole - part.shape[1], -1)], dim=1)
             planes = kind.pack(padded)
             rough.append(kind.unpack(planes["codes"], planes["grid"], side.dtype))
-        return packed, self.full.logits(layer, start, stop, rough[0]), rough[1][:, None, :stop]
+        return rough
 
     def _unprotected(self, *maps: Tensor) -> tuple[Tensor, ...]:
         """What each map holds, bool [layers, kv_heads, n] of the same n, without sinks and its own recent tokens."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tiercache.cache import TieredCache
 
-DEVICE, HOST, QUANTISED = 0, 1, 2  # in the order of the cache's stores
+DEVICE, HOST, QUANTISED, COARSE = 0, 1, 2, 3  # in the order of the cache's stores
 EVICTED = -1
 
 
