@@ -92,7 +92,7 @@ def triattention(keys, places, centres, seen, frequencies, among, future=65536):
                 score[i] += sum(waves) / len(waves) + (n - abs(m)) * abs(k)
         mu, sigma = np.mean(list(score.values())), np.std(list(score.values()))
         for i in among:
-            best[i] = max(best[i], (score[i] - mu) / max(sigma, 1e-6))
+            best[i] = max(best[i], round((score[i] - mu) / max(sigma, 1e-6) * 2**14) / 2**14)
     return best
 
 

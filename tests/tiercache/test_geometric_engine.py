@@ -217,3 +217,11 @@ def test_a_model_without_plain_rotary_angles_is_refused(name: str) -> None:
     _, facts = view_of({**dict.fromkeys(("layers", "rows", "heads", "group", "queries"), 1), **FIVE})
     with pytest.raises(PolicyError, match="rotary angles"):
         scorer_of(name, Facts(facts.geometry))
+
+
+def test_of_two_candidates_rounding_does_not_choose() -> None:
+    """Each head's z is 1 and -1: where heads disagree both are as good, whoever runs beside."""
+    policy = {"name": "triattention", "budget": 0.3, "queries": 4, "pin_prompt": False, "every": 1}
+    batch = requests(prompts(21, 5, 13), new=16)
+    together = generate(loaded("llama"), batch, policy)
+    assert together[1].tokens == generate(loaded("llama"), batch[1:2], policy)[0].tokens

@@ -19,6 +19,8 @@ from tiercache.rope import Rope
 from tiercache.scorers.base import Facts, Scorer, View
 from tiercache.scorers.pairs import from_pairs, mean_turn, to_pairs
 
+GRID = 2**14  # steps of a score between 0 and 1
+
 
 class TriAttention(Scorer):
     """Mean over offsets o of sum_f |m_f||k_f| cos(w_f D + arg m_f - arg k_f) + (n_f - |m_f|) |k_f|, D = t + o - i.
@@ -69,7 +71,8 @@ class TriAttention(Scorer):
         count = among.sum(-1, keepdim=True).clamp_min(1)
         score = score - score.masked_fill(~among, 0).sum(-1, keepdim=True) / count
         deviation = (score.square().masked_fill(~among, 0).sum(-1, keepdim=True) / count).sqrt()
-        return (score / deviation.clamp_min(1e-6)).amax(2)
+        # Rounded, so that rounding errors don't decide: of two candidates every head gives exactly 1 and -1.
+        return ((score / deviation.clamp_min(1e-6)).amax(2) * GRID).round() / GRID
 
     def _centre(self, view: View, layer: int) -> tuple[Tensor, Tensor]:
         """Mean query before RoPE [R, Hq, d] and mean length of its pairs [R, Hq, d / 2]."""
