@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cluster.work import Diagnosed, Done, Item, Refused, Shard, ShardStats, Task
-from tiercache.errors import ResourceError, TierCacheError
+from tiercache.errors import PolicyError, ResourceError, TierCacheError
 from tiercache.model_spec import ModelSpec
 from tiercache.requests import Completion, Request
 
@@ -65,10 +65,15 @@ class EngineWorker:
                 requests.append(self._request(shard, task, prompts))
             except TierCacheError as refusal:
                 yield Refused(task.key, str(refusal))
-        for completion in self.engine.run(requests, shard.policy, recorder):
-            finished.append(completion)
-            text = self.engine.loaded.decode(list(completion.tokens))
-            yield Done(completion.key, prompts[completion.key], text, completion)
+        try:
+            for completion in self.engine.run(requests, shard.policy, recorder):
+                finished.append(completion)
+                text = self.engine.loaded.decode(list(completion.tokens))
+                yield Done(completion.key, prompts[completion.key], text, completion)
+        except PolicyError as refusal:  # it would fail again
+            done = {completion.key for completion in finished}
+            yield from (Refused(r.key, str(refusal)) for r in requests if r.key not in done)
+            return
         if self.engine.stats is not None and requests:
             host = socket.gethostname()
             place = f"{host}:{os.getpid()}", host, _device_name(self.device)

@@ -43,6 +43,10 @@ def file(tmp_path: Path) -> Write:
     return write
 
 
+def inline(_: Any, cells: Any, __: int) -> Pool:
+    return InlinePool(WorkerOptions(model=cells[0].model, device="cpu", threads=1))
+
+
 def policy(path: Path, name: str = "Mine", **more: Any) -> Policy:
     return parse_policy({"name": "h2o", "budget": 0.5, "scorer": f"{path}:{name}", **more})
 
@@ -275,10 +279,7 @@ def test_the_pages_sweep_runs_from_file_to_database(tmp_path: Path) -> None:
     (tmp_path / "examples" / "own_scorer.py").unlink()  # the text has been taken along
     url = f"sqlite:///{tmp_path / 'results.db'}"
 
-    def pools(_: Any, cells: Any, __: int) -> Pool:
-        return InlinePool(WorkerOptions(model=cells[0].model, device="cpu", threads=1))
-
-    result = run_sweep(sweep, cells, url, progress=False, pools=pools)
+    result = run_sweep(sweep, cells, url, progress=False, pools=inline)
     assert (result.computed, result.failed) == (8, 0)
     summaries = cell_summaries(open_engine(url, read_only=True), result.sweep_id)
     assert [summary.n for summary in summaries] == [2] * 4

@@ -6,6 +6,7 @@ from tiercache.custom import FileSignal, PackageSignal, load_custom
 from tiercache.errors import PolicyError
 from tiercache.policy import Policy
 from tiercache.scorers.base import Facts, Observed, ObservedPrefill, Part, Scorer, View, reduce_scope
+from tiercache.scorers.guard import guard
 
 __all__ = ["Facts", "Observed", "ObservedPrefill", "Part", "Scorer", "View", "make_scorer", "reduce_scope"]
 
@@ -24,7 +25,7 @@ def make_scorer(policy: Policy, facts: Facts) -> Scorer:
             raise PolicyError(f"scorer '{signal.scorer}' can't be loaded: {problem!r}.") from problem
         if not isinstance(made, Scorer):
             raise PolicyError(f"scorer '{signal.scorer}' is not a subclass of tiercache.scorers.Scorer.")
-        return made
+        return guard(made, signal.scorer)
     module, _, name = signal.implementation.partition(":")
     made = getattr(import_module(module), name)(signal, facts)
     assert isinstance(made, Scorer)
