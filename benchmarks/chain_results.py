@@ -101,8 +101,10 @@ HEAD = (
 def verdicts(cells: list[CellSummary]) -> list[str]:
     """Who beats chance at the same budget: intervals of accuracy that don't overlap."""
     lines = []
-    for budget in ("bytes:0.2", "bytes:0.35", "bytes:0.5", "bytes:0.7"):
-        control = next(cell for cell in cells if cell.policy == f"{CONTROL} budget={budget}")
+    for control in (
+        cell for cell in cells if cell.policy.startswith(f"{CONTROL} budget=") and "scope" not in cell.policy
+    ):
+        budget = control.policy.removeprefix(f"{CONTROL} budget=")
         at = [cell for cell in cells if f"budget={budget}" in cell.policy and cell is not control]
         better = [cell for cell in at if (cell.accuracy_low or 0) > (control.accuracy_high or 0)]
         lighter = [cell for cell in better if (cell.resident_share or 1) <= (control.resident_share or 0) + 0.01]

@@ -38,3 +38,42 @@ def test_a_long_prompt_is_scored_without_the_matrix() -> None:
     text = script("long_prefill", "--tokens=4096", "--policies", "h2o")
     assert "4,096 tokens" in text
     assert "1,025 kept" in text
+
+
+SMALL = """
+name: {name}
+models: [{{id: reasoner, dtype: float32}}]
+benchmarks: [{{name: chain, n: 4, difficulty: ledger}}]
+policies: [full, {policies}]
+"""
+
+
+def test_the_page_of_policies_is_made_from_the_database(tmp_path: Path) -> None:
+    policies = {
+        "policies": "{name: random, budget: [{bytes: 0.7}]}, {name: h2o, budget: [{bytes: 0.7}]}, "
+        "{name: quantised, packed_bits: 8}",
+        "positions": "{name: hierarchy, hbm: 1.0, evict: 0.25, compound: false, every: 16, positions: [true, drifted]}",
+    }
+    given = []
+    for name, entries in policies.items():
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(SMALL.format(name=name, policies=entries))
+        given += [f"--{name}={path}"]
+    page = tmp_path / "chain.md"
+    script("chain_results", "--n=3", "--diagnose=1", f"--db={tmp_path / 'r.db'}", f"--out={page}", *given)
+    text = page.read_text()
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    assert [row[0] for row in rows][:4] == [
+        "| `full`",
+        "| `random budget=bytes:0.7`",
+        "| `h2o budget=bytes:0.7`",
+        "| `quantised packed_bits=8`",
+    ]
+    assert all(len(row) == 11 for row in rows[:4])
+    shares = [float(row[1]) for row in rows[:4]]
+    assert shares[0] == 100
+    assert 60 < shares[1] <= 70
+    assert rows[0][6:] == ["1.000", "0.000", "0.000", "0.000", "0.000 |"], "the full cache misses nothing"
+    assert float(rows[1][6]) < 1, "recall"
+    assert "**0.7**: chance with the prompt kept has" in text
+    assert "positions=drifted" in rows[-1][0]
