@@ -8,13 +8,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from jobs.benchmarks.base import Benchmark
 from jobs.grid import resolve_sampling
 from jobs.spec import Sweep
 from tiercache.errors import ModelError
+from tiercache.footprint import footprint
 from tiercache.model_spec import ModelSpec
-from tiercache.placement import footprint
 from tiercache.policy import Policy
 from tiercache.shapes import ModelShape, locate, shape_of
 
@@ -112,9 +113,11 @@ def _row(
     device = host = full = rows = None
     gpus = sweep.cluster.gpus_per_actor
     if shape is not None:
-        device, host, full = sequence_bytes(policy, shape, spec.dtype, size.prompt_tokens, new_tokens)
+        device, running, host, full = sequence_bytes(policy, shape, spec.dtype, size.prompt_tokens, new_tokens)
         budget = sweep.engine.hbm_kv_budget
-        rows = sweep.engine.max_batch if budget is None else min(sweep.engine.max_batch, budget // device)
+        rows = sweep.engine.max_batch
+        if budget is not None:  # one more prompt must fit beside the running rows before the policy acts on it
+            rows = min(rows, 1 + (budget - device) // running if device <= budget else 0)
         if sweep.engine.device == "cpu":
             gpus = 0.0
         elif gpus is None:
@@ -135,18 +138,25 @@ def _row(
     )
 
 
-def sequence_bytes(
-    policy: Policy, shape: ModelShape, dtype: str, prompt_tokens: int, new_tokens: int
-) -> tuple[int, int, int]:
-    """(device peak, host peak, full cache) in bytes for one sequence of that length.
+class SequenceBytes(NamedTuple):
+    """Most bytes of one sequence: on the device, there once the policy has acted on the prompt, on the host; and what
+    the full cache takes at the end."""
 
-    The device holds T0 and the 8-bit codes of T2, the host T1. The last generated token ends the sequence: its keys
-    and values are never written.
+    device: int
+    running: int
+    host: int
+    full: int
+
+
+def sequence_bytes(policy: Policy, shape: ModelShape, dtype: str, prompt_tokens: int, new_tokens: int) -> SequenceBytes:
+    """Of one sequence of that length. The device holds T0 and the codes of T2, the host T1.
+
+    The last generated token ends the sequence: its keys and values are never written.
     """
     size = shape.sizes(policy, dtype)
     tokens = footprint(policy, prompt_tokens, new_tokens - 1, size)
     full = tokens.full_end * shape.kv_bytes_per_token(dtype)
-    return shape.device_bytes(tokens, size), shape.host_bytes(tokens, dtype), full
+    return SequenceBytes(tokens.device_bytes(size), tokens.running_bytes(size), shape.host_bytes(tokens, dtype), full)
 
 
 def _longest(shape: ModelShape | None) -> int | None:

@@ -20,11 +20,12 @@ from transformers import Cache, PreTrainedModel
 
 from tiercache import hf
 from tiercache.cache import TieredCache
-from tiercache.engine import decode, prefill
+from tiercache.engine import decode
 from tiercache.errors import ModelError
 from tiercache.ledger import SequenceBytes
 from tiercache.model import LoadedModel, describe
 from tiercache.policy import Policy, parse_policy
+from tiercache.prefill import by_length, prefill
 
 # Settings of `generate` that would run the model in another way than prompt first, then token by token.
 ALLOWED: dict[str, tuple[object, ...]] = {
@@ -133,8 +134,7 @@ class Attached:
 class _Running(Cache):
     """A batch between two calls of `forward`.
 
-    Rows of the tiered cache are in an order of their own (`order[row]` is the row's place in the batch): prompts are
-    filled longest first, and a row that has ended leaves.
+    `order[row]` is a cache row's place in the batch: where a row has ended, the last one takes its place.
     """
 
     def __init__(self, loaded: LoadedModel, policy: Policy, eos: frozenset[int], columns: int) -> None:
@@ -147,11 +147,13 @@ class _Running(Cache):
     def begin(self, prompts: list[list[int]], seed: int, chunk: int) -> Tensor:
         """Runs the prompts; logits [rows, vocab] of their last tokens."""
         assert self.cache is not None, "it is new"
-        self.order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
-        arranged = [prompts[i] for i in self.order]
-        self._check_context(len(arranged[0]))
-        where = self.cache.join([len(prompt) for prompt in arranged], [seed + i for i in self.order])
-        return self._logits(prefill(self.loaded, self.cache, where, arranged, chunk), len(prompts))
+        self._check_context(max(map(len, prompts)))
+        last = []
+        for group in by_length(prompts):
+            texts, seeds = [prompts[i] for i in group], [seed + i for i in group]
+            last.append(prefill(self.loaded, self.cache, texts, seeds, chunk))
+            self.order += group
+        return self._logits(torch.cat(last), len(prompts))
 
     def step(self, tokens: Tensor) -> Tensor:
         """Runs each row's newest token, [rows, 1]; logits [rows, vocab], meaningless for rows that have ended."""

@@ -14,7 +14,7 @@ from tiercache.policy import Policy
 from tiercache.quantize import formats
 from tiercache.ranking import Ranker
 from tiercache.rowstate import QueryWindow, RowState
-from tiercache.scorers import Facts, make_scorer
+from tiercache.scorers import Facts, Scorer, make_scorer
 from tiercache.sequence import CachedSequence
 from tiercache.sizes import sizes
 from tiercache.store import Geometry, PackedStore, TierStore
@@ -23,16 +23,25 @@ from tiercache.store import Geometry, PackedStore, TierStore
 class TieredCache:
     """Keys and values of the running sequences, each token in exactly one tier for each (layer, KV head).
 
-    Life of a sequence: `join`, `fill` after its prefill, then for each decode step `open_slots` (room for the new
-    token), the forward pass, `settle` (the policy's event, if one is due); at its end `leave`.
+    Life of a sequence: it is prefilled in a cache of its own (`staging`, `join`, `fill`), so that a long prompt takes
+    no room beside the running rows before the policy has acted on it; `adopt` takes it over; then for each decode step
+    `open_slots` (room for the new token), the forward pass, `settle` (the policy's event, if one is due); at its end
+    `leave`.
     """
 
-    def __init__(self, geometry: Geometry, policy: Policy, device: torch.device, facts: Facts | None = None) -> None:
+    def __init__(
+        self,
+        geometry: Geometry,
+        policy: Policy,
+        device: torch.device,
+        facts: Facts | None = None,
+        scorer: Scorer | None = None,
+    ) -> None:
         """Raises PolicyError where the policy's scorer can't work with this model."""
         self.geometry = geometry
         self.policy = policy
         self.facts = facts = facts or Facts(geometry)
-        self.scorer = scorer = make_scorer(policy, facts)
+        self.scorer = scorer = scorer or make_scorer(policy, facts)
         g = geometry
         self.sizes = sizes(policy.storage, policy.placement.window, g.layers, g.kv_heads, g.head_dim, g.dtype.itemsize)
         self.positions = policy.storage.positions
@@ -55,6 +64,7 @@ class TieredCache:
         reading = policy.reading
         self.pages = PageBounds(g, reading.pages, device) if reading.pages is not None else None
         self.sequences: list[CachedSequence] = []
+        self.allocated_peak = 0
         self.ranker = Ranker(policy, scorer, facts, self.state, self.queries)
         self.events = Events(policy, geometry, self.sizes, self.stores, self.sequences, self.ranker)
 
@@ -87,6 +97,27 @@ class TieredCache:
         pages = self.pages.bytes() if self.pages is not None else 0
         return sum(store.allocated_bytes() for store in self.stores) + pages
 
+    def staging(self) -> "TieredCache":
+        """An empty cache for prefills, with the same policy and scorer."""
+        return TieredCache(self.geometry, self.policy, self.hbm.device, self.facts, self.scorer)
+
+    def adopt(self, staged: "TieredCache", order: Sequence[int]) -> slice:
+        """Takes over the rows of a staging cache, in this order; returns their rows here. That one is used up."""
+        first, beside = self.rows, staged.allocated_bytes() if self.rows else 0
+        for mine, theirs in zip(self.stores, staged.stores, strict=True):
+            mine.adopt(theirs, order)
+        self.state.adopt(staged.state, first, order)
+        if self.queries and staged.queries:
+            self.queries.state.adopt(staged.queries.state, first, order)
+        if self.pages is not None and staged.pages is not None:
+            self.pages.adopt(staged.pages, first, order)
+        self.sequences.extend(staged.sequences[row] for row in order)
+        self.events.join()
+        self.traffic.add(staged.traffic)
+        peak = max(staged.allocated_peak + self.allocated_bytes() * bool(first), self.allocated_bytes() + beside)
+        self.allocated_peak = max(self.allocated_peak, peak)
+        return slice(first, self.rows)
+
     def join(self, prompts: Sequence[int], seeds: Sequence[int]) -> slice:
         """Adds sequences with these prompt lengths; returns their rows, with slots reserved for prompt and one more."""
         first = self.rows
@@ -99,6 +130,13 @@ class TieredCache:
             self.queries.state.join(first, len(prompts))
         self.events.join()
         return slice(first, self.rows)
+
+    def copy_prompt(self, source: int, row: int) -> None:
+        """`row` has the prompt of `source`: it takes over what the prefill has left there; call `fill` afterwards."""
+        self.hbm.copy_row(source, row, self.sequences[source].tiers.prompt)
+        self.state.copy_row(source, row)
+        if self.queries:
+            self.queries.state.copy_row(source, row)
 
     def fill(self, rows: slice) -> None:
         """Records the prompts' tokens, whose keys and values the prefill has written to slots [0, prompt)."""
@@ -115,7 +153,9 @@ class TieredCache:
                 self.pages.reserve(row + 1, length)
                 self.pages.fill(row, self.hbm.planes["k"][:, row, :, :length])
             sequence.usage.before_event(sequence.tiers)
+        self.allocated_peak = max(self.allocated_peak, self.allocated_bytes())
         self.events.run(range(rows.start, rows.stop), reuse=False)
+        self._trim()
 
     def _unrotate(self, row: int, length: int) -> None:
         """Turns a prompt's keys back to position 0: from here on they are numbered at each step."""
@@ -162,9 +202,16 @@ class TieredCache:
         """Runs each row's event if one is due after a decode step, and books the step."""
         for sequence in self.sequences:
             sequence.usage.before_event(sequence.tiers)
-        self.events.run(range(self.rows), reuse=True)
+        self.allocated_peak = max(self.allocated_peak, self.allocated_bytes())
+        if self.events.run(range(self.rows), reuse=True):
+            self._trim()
         for sequence in self.sequences:
             sequence.usage.after_event(sequence.tiers)
+
+    def _trim(self) -> None:
+        """After tokens or rows have left. What collects between two events is kept room for."""
+        for store in self.stores:
+            store.trim(self.policy.schedule.every if store is self.hbm else 0)
 
     def row_positions(self, row: int) -> list[Tensor]:
         """Where a row's tokens lie: for each store int32 [layers, kv_heads, slots], -1 for a free one."""
@@ -193,6 +240,7 @@ class TieredCache:
         self.events.leave(row, last)
         self.sequences[row] = self.sequences[last]
         self.sequences.pop()
+        self._trim()
         return account
 
     def check(self) -> None:

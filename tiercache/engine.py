@@ -13,14 +13,15 @@ from torch import Tensor
 from tiercache import hf
 from tiercache.cache import TieredCache
 from tiercache.errors import ModelError, ResourceError
+from tiercache.footprint import footprint
 from tiercache.meter import Meter
 from tiercache.model import LoadedModel
-from tiercache.placement import footprint
 from tiercache.policy import Policy, parse_policy
+from tiercache.prefill import by_length, prefill
 from tiercache.requests import Completion, Request, RunStats, Sampling
 from tiercache.sampling import sample
 from tiercache.sizes import sizes
-from tiercache.step import DecodeStep, PrefillStep
+from tiercache.step import DecodeStep
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +113,7 @@ class Engine:
                 f"{self.loaded.context_reason} of {self.loaded.max_context}; lower max_new_tokens."
             )
         budget = self.limits.hbm_kv_budget
-        need = self._reserved_bytes(request, policy)
+        need = max(self._bytes(request, policy))
         if budget is not None and need > budget:
             raise ResourceError(
                 f"{request.key}: needs {need:,} bytes of device memory for keys and values under '{policy.label}', "
@@ -160,48 +161,52 @@ class Engine:
         meter.watch(cache)
         while waiting or rows:
             admitted = self._admit(waiting, policy, max_batch, rows)
-            if admitted:
-                yield from self._prefill(admitted, cache, rows, meter, probe)
+            groups = deque([admitted[i] for i in group] for group in by_length([r.prompt for r in admitted]))
+            try:
+                while groups:
+                    yield from self._prefill(groups.popleft(), cache, rows, meter, probe)
+            finally:  # where memory ran out, the others have not begun
+                waiting.extendleft(request for group in reversed(groups) for request in reversed(group))
             if rows:
                 yield from self._decode(cache, rows, meter, probe)
 
     def _admit(self, waiting: deque[Request], policy: Policy, max_batch: int, rows: list[_Row]) -> list[Request]:
         """Takes waiting requests, in order, as long as rows and bytes allow. One alone always fits: it was checked."""
         budget = self.limits.hbm_kv_budget
-        reserved = sum(self._reserved_bytes(row.request, policy) for row in rows) if budget is not None else 0
-        admitted: list[Request] = []
+        running = sum(self._bytes(row.request, policy)[1] for row in rows) if budget is not None else 0
+        kept, staged, admitted = running, running, list[Request]()
         while waiting and len(rows) + len(admitted) < max_batch:
             if budget is not None:
-                reserved += self._reserved_bytes(waiting[0], policy)
-                if reserved > budget:
+                prompt, most = self._bytes(waiting[0], policy)
+                kept, staged = kept + most, staged + prompt  # with the policy, and before it acts on these prompts
+                if max(kept, staged) > budget:
                     break
             admitted.append(waiting.popleft())
         return admitted
 
-    def _reserved_bytes(self, request: Request, policy: Policy) -> int:
-        """Device bytes this sequence holds at its worst moment, quantised tokens included."""
+    def _bytes(self, request: Request, policy: Policy) -> tuple[int, int]:
+        """Device bytes of a sequence: its whole prompt, and the most that it holds from then on."""
         # The last token's keys and values are never written.
         g, window = self.loaded.geometry, policy.placement.window
         size = sizes(policy.storage, window, g.layers, g.kv_heads, g.head_dim, g.dtype.itemsize)
-        peak = footprint(policy, len(request.prompt), request.sampling.max_new_tokens - 1, size)
-        return peak.hbm_peak * size.token + size.packed_bytes(peak.packed_peak)
+        found = footprint(policy, len(request.prompt), request.sampling.max_new_tokens - 1, size)
+        return found.prompt * size.token, found.running_bytes(size)
 
     def _prefill(
         self, admitted: list[Request], cache: TieredCache, rows: list[_Row], meter: Meter, probe: Probe | None
     ) -> Iterator[Completion]:
-        # Longest first: rows whose prompt has ended are then a suffix that later chunks leave out.
-        admitted = sorted(admitted, key=lambda request: -len(request.prompt))
-        with meter.prefill(sum(len(request.prompt) for request in admitted)), torch.inference_mode():
+        prompts, first = [request.prompt for request in admitted], len(rows)
+        with meter.prefill(sum(map(len, dict.fromkeys(prompts)))), torch.inference_mode():
             started = time.perf_counter()
             rows.extend(_Row(request, started) for request in admitted)
-            where = cache.join([len(r.prompt) for r in admitted], [r.seed for r in admitted])
-            last = prefill(self.loaded, cache, where, [r.prompt for r in admitted], self.limits.prefill_chunk)
-            self._next_tokens(last, rows[where.start :])
-        for row in rows[where.start :]:
+            seeds = [request.seed for request in admitted]
+            last = prefill(self.loaded, cache, prompts, seeds, self.limits.prefill_chunk)
+            self._next_tokens(last, rows[first:])
+        for row in rows[first:]:
             row.first_token = time.perf_counter()
             meter.first_token(row.first_token - row.started)
-        _show(probe, cache, rows, where.start, last)
-        yield from self._retire(cache, rows, meter, start=where.start)
+        _show(probe, cache, rows, first, last)
+        yield from self._retire(cache, rows, meter, start=first)
 
     def _decode(self, cache: TieredCache, rows: list[_Row], meter: Meter, probe: Probe | None) -> Iterator[Completion]:
         with meter.decode(len(rows)), torch.inference_mode():
@@ -244,34 +249,6 @@ def _show(probe: Probe | None, cache: TieredCache, rows: list[_Row], first: int,
     if probe is not None:
         with torch.inference_mode():
             probe(cache, first, [row.request.key for row in rows[first:]], hidden)
-
-
-def prefill(
-    loaded: LoadedModel, cache: TieredCache, where: slice, prompts: Sequence[Sequence[int]], limit: int
-) -> Tensor:
-    """Runs new rows' prompts, longest first, through the model, `limit` tokens at a time; then the policy may act.
-
-    Returns:
-        the hidden state at each row's last prompt token, [rows, hidden].
-    """
-    lengths = [len(prompt) for prompt in prompts]
-    last: list[Tensor | None] = [None] * len(prompts)
-    for start in range(0, lengths[0], limit):
-        active = sum(1 for length in lengths if length > start)
-        chunk = min(limit, lengths[0] - start)
-        tokens = torch.zeros(active, chunk, dtype=torch.long)
-        for i in range(active):
-            part = prompts[i][start : start + chunk]
-            tokens[i, : len(part)] = torch.tensor(part)
-        step = PrefillStep(cache, slice(where.start, where.start + active), start, lengths[:active], chunk)
-        positions = torch.arange(start, start + chunk, device=loaded.device).unsqueeze(0)
-        hidden = hf.hidden_states(loaded.model, tokens.to(loaded.device), positions, step)
-        step.finish()
-        for i in range(active):
-            if start < lengths[i] <= start + chunk:
-                last[i] = hidden[i, lengths[i] - 1 - start]
-    cache.fill(where)
-    return torch.stack([state for state in last if state is not None])
 
 
 def decode(loaded: LoadedModel, cache: TieredCache, tokens: Tensor) -> Tensor:

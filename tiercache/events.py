@@ -61,8 +61,9 @@ class Events:
         """The last row takes the place of one that ended."""
         self.victims[:, row] = self.victims[:, last]
 
-    def run(self, rows: range, reuse: bool) -> None:
-        """The events due for these rows. `reuse`: a freed slot may wait for the next token."""
+    def run(self, rows: range, reuse: bool) -> bool:
+        """The events due for these rows; whether storage has become free. `reuse`: a freed slot waits for a token."""
+        freed = False
         single: list[int] = []
         together: list[int] = []
         for row in rows:
@@ -78,11 +79,13 @@ class Events:
                     together.append(row)
                 else:
                     self._move(row, move)
+                    freed = True
                 tier.apply(move)
         if together:
             self._evict_together(together)
         if single:
             self._free_one(single)
+        return freed or bool(together)
 
     def _move(self, row: int, move: Move) -> None:
         sequence = self.sequences[row]

@@ -17,6 +17,10 @@ class Traffic:
     to_host: int = 0
     to_device: int = 0
 
+    def add(self, other: "Traffic") -> None:
+        self.to_host += other.to_host
+        self.to_device += other.to_device
+
 
 @dataclass
 class Usage:

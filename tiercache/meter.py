@@ -37,9 +37,8 @@ class Meter:
         """(peak allocated bytes, bytes to host, bytes to device) over all caches so far."""
         if self._cache is None:
             return self._allocated, self._to_host, self._to_device
-        # Stores never shrink while they live, so what they hold at the end is their peak.
         traffic = self._cache.traffic
-        peak = max(self._allocated, self._cache.allocated_bytes())
+        peak = max(self._allocated, self._cache.allocated_peak)
         return peak, self._to_host + traffic.to_host, self._to_device + traffic.to_device
 
     @contextmanager

@@ -5,6 +5,8 @@ greatest value: no key of the page can have a larger product with a query than t
 step reads the pages with the largest bounds.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -38,6 +40,14 @@ class PageBounds:
         self.low[:, row], self.high[:, row] = float("inf"), float("-inf")
         for page, part in enumerate(keys.split(self.size, dim=2)):  # type: ignore[no-untyped-call]
             self.low[:, row, :, page], self.high[:, row, :, page] = part.amin(2), part.amax(2)
+
+    def adopt(self, other: "PageBounds", first: int, order: Sequence[int]) -> None:
+        """Rows of another's, in this order, follow the first `first`."""
+        pages = other.low.shape[3]
+        self.reserve(first + len(order), pages * self.size)
+        for mine, theirs, empty in ((self.low, other.low, float("inf")), (self.high, other.high, float("-inf"))):
+            mine[:, first : first + len(order)] = empty
+            mine[:, first : first + len(order), :, :pages] = theirs[:, order]
 
     def add(self, layer: int, key: Tensor, slots: Tensor) -> None:
         """One key for each row, [rows, kv_heads, 1, head_dim], at slots [rows]."""

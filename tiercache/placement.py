@@ -8,7 +8,6 @@ sequence's bytes before it starts, and both use the code that the cache itself o
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 from tiercache.parts import Budget, Placement
 from tiercache.policy import Policy
@@ -274,30 +273,3 @@ def due_moves(policy: Policy, row: RowTiers, size: Sizes | None = None) -> Itera
     while move is not None:
         yield move
         move = next_move(policy, row, size) if move.chunk else None
-
-
-@dataclass(frozen=True)
-class Footprint:
-    """Tokens of one sequence at a given length: what admission reserves and what `plan` prints."""
-
-    hbm_peak: int
-    hbm_mean: float
-    ddr_peak: int
-    packed_peak: int
-    evicted_end: int
-    full_end: int
-
-
-@lru_cache(maxsize=4096)
-def footprint(policy: Policy, prompt: int, generated: int, size: Sizes | None = None) -> Footprint:
-    """Peaks include the moment before an event, when the newest token is in and nothing has left yet."""
-    row = RowTiers(prompt)
-    peak = ddr = packed = total = 0
-    for step, tokens in enumerate([prompt, *[1] * generated]):
-        row.append(tokens)
-        peak = max(peak, row.hbm)
-        for move in due_moves(policy, row, size):
-            row.apply(move)
-        ddr, packed = max(ddr, row.ddr), max(packed, row.packed)
-        total += row.hbm if step else 0
-    return Footprint(peak, total / generated if generated else row.hbm, ddr, packed, row.evicted, row.seen)

@@ -1,6 +1,6 @@
 """State of sequences that isn't per token: what scorers remember, and the newest queries."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -25,6 +25,16 @@ class RowState:
             if missing > 0:
                 plane = self.planes[name] = torch.cat([plane, plane.new_zeros(missing, *plane.shape[1:])])
             plane[first : first + rows] = 0
+
+    def adopt(self, other: "RowState", first: int, order: Sequence[int]) -> None:
+        """Rows of another state, in this order, follow the first `first`."""
+        self.join(first, len(order))
+        for name, plane in self.planes.items():
+            plane[first : first + len(order)] = other.planes[name][order]
+
+    def copy_row(self, source: int, row: int) -> None:
+        for plane in self.planes.values():
+            plane[row] = plane[source]
 
     def leave(self, row: int, last: int) -> None:
         """The last row takes the place of one that ended."""

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tiercache.errors import ModelError
+from tiercache.footprint import Footprint
 from tiercache.model_spec import EMBEDDED, ModelSpec
-from tiercache.placement import Footprint
 from tiercache.policy import Policy
 from tiercache.sizes import Sizes, sizes
 from tiercache.strict import nearest
@@ -57,8 +57,8 @@ class ModelShape:
         return sizes(policy.storage, policy.placement.window, self.layers, self.kv_heads, self.head_dim, item)
 
     def device_bytes(self, tokens: Footprint, size: Sizes) -> int:
-        """Most device bytes of one sequence, by the rule of the engine's admission: T0 and T2, each at its peak."""
-        return tokens.hbm_peak * size.token + size.packed_bytes(tokens.packed_peak)
+        """Most device bytes of one sequence, by the rule of the engine's admission."""
+        return tokens.device_bytes(size)
 
     def host_bytes(self, tokens: Footprint, dtype: str = "auto") -> int:
         """Most host bytes of one sequence: T1, in full precision."""

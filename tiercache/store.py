@@ -16,7 +16,8 @@ from torch import Tensor
 
 from tiercache.quantize import Format
 
-CHUNK = 64  # slots are allocated in multiples of this many
+QUANTUM = 16  # slots are allocated in multiples of this many
+GROWTH = 16  # a full store grows by this part of itself: so much is unused at most, and copying stays cheap
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ Layout = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
 
 class TierStore:
-    """Full-precision slots. `planes` are grown on demand and never shrink while the store lives.
+    """Full-precision slots. `planes` grow on demand; `trim` gives back what isn't used any more.
 
     With a `ledger` each slot has room for the codes of a token that comes back from the packed tier, and `kept` says
     whether they are there: they travel with the token and count as metadata.
@@ -62,6 +63,7 @@ class TierStore:
         self.planes: dict[str, Tensor] = {
             name: self._empty(name, tail, dtype, 0, 0) for name, (tail, dtype) in self._layout().items()
         }
+        self._allocated = 0
 
     def _layout(self) -> Layout:
         return {**self._content_layout(), **self._kept_layout(), **self._metadata_layout()}
@@ -101,13 +103,45 @@ class TierStore:
         if rows <= have_rows and slots <= have_slots:
             return
         if slots > have_slots:
-            slots = -(-max(slots, have_slots + have_slots // 2) // CHUNK) * CHUNK
-        rows, slots = max(rows, have_rows), max(slots, have_slots)
-        for name, (tail, dtype) in self._layout().items():
-            old = self.planes[name]
-            new = self._empty(name, tail, dtype, rows, slots)
-            new[:, :have_rows, :, :have_slots] = old
-            self.planes[name] = new
+            slots = _rounded(max(slots, have_slots + have_slots // GROWTH))
+        self._resize(max(rows, have_rows), max(slots, have_slots))
+
+    def trim(self, slack: int) -> None:
+        """Gives back rows and slots where much more is there than is used; `slack` slots more are soon used again."""
+        rows, slots = self.capacity
+        few_rows, few_slots = self.rows, _rounded(self.used() + 1 + slack)
+        less_rows = few_rows if rows - few_rows > few_rows // 4 else rows
+        less_slots = few_slots if slots - few_slots > few_slots // GROWTH else slots
+        if (less_rows, less_slots) != (rows, slots):
+            self._resize(less_rows, less_slots)
+
+    def _resize(self, rows: int, slots: int) -> None:
+        """Reallocates; contents stay where they are. A plane exists twice while it is copied, one after the other."""
+        have_rows, have_slots = self.capacity
+        rows_kept, slots_kept = min(rows, have_rows), min(slots, have_slots)
+        with torch.inference_mode(self.planes["pos"].is_inference()):  # the same kind of tensor, whoever calls
+            for name, (tail, dtype) in self._layout().items():
+                new = self._empty(name, tail, dtype, rows, slots)
+                new[:, :rows_kept, :, :slots_kept] = self.planes[name][:, :rows_kept, :, :slots_kept]
+                self.planes[name] = new
+        self._allocated = sum(plane.numel() * plane.element_size() for plane in self.planes.values())
+
+    def adopt(self, other: "TierStore", order: Sequence[int]) -> None:
+        """Appends the rows of a store like this one, in this order; where there were none, the storage itself."""
+        if not self.rows and list(order) == list(range(other.rows)):
+            self.planes, self.extents, self._allocated = other.planes, other.extents, other._allocated
+            return
+        first, used = self.rows, other.used()
+        self.join(len(order))
+        self.reserve(0, used + 1)
+        self.extents[first:] = [other.extents[row] for row in order]
+        for name, plane in self.planes.items():
+            plane[:, first : self.rows, :, :used] = other.planes[name][:, order, :, :used]
+
+    def copy_row(self, source: int, row: int, used: int) -> None:
+        """Slots [0, used) of one row to another."""
+        for plane in self.planes.values():
+            plane[:, row, :, :used] = plane[:, source, :, :used]
 
     def join(self, rows: int) -> None:
         """Appends empty rows."""
@@ -167,7 +201,7 @@ class TierStore:
 
     def allocated_bytes(self) -> int:
         """Bytes of all planes, metadata and unused slots included."""
-        return sum(plane.numel() * plane.element_size() for plane in self.planes.values())
+        return self._allocated
 
 
 class PackedStore(TierStore):
@@ -223,6 +257,10 @@ class PackedStore(TierStore):
 def payload_layout(formats: Mapping[str, Format]) -> Layout:
     """Planes of quantised keys and values."""
     return {f"{side}_{part}": shape for side in ("k", "v") for part, shape in formats[side].layout.items()}
+
+
+def _rounded(slots: int) -> int:
+    return -(-slots // QUANTUM) * QUANTUM
 
 
 def empty_value(plane: str) -> int:

@@ -11,7 +11,7 @@ import yaml
 from jobs.benchmarks.base import registry
 from jobs.cli import app
 from jobs.spec import ClusterSpec, EngineSpec, SamplingOverrides, Sweep, parse_sweep
-from tiercache.placement import footprint
+from tiercache.footprint import footprint
 from tiercache.policy import PRESETS, parse_policy
 from tiercache.shapes import KNOWN
 

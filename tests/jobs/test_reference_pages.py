@@ -10,8 +10,8 @@ import yaml
 from jobs.benchmarks.base import registry
 from jobs.spec import ClusterSpec, EngineSpec, SamplingOverrides, Sweep, parse_sweep
 from tiercache.catalog import SIGNALS
+from tiercache.footprint import footprint
 from tiercache.model_spec import ModelSpec
-from tiercache.placement import footprint
 from tiercache.policy import DEFAULT_SCORER, KNOBS, PARTS, PRESETS, parse_policy
 
 ROOT = Path(__file__).parents[2]

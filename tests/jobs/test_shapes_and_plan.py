@@ -140,11 +140,13 @@ def test_sequence_bytes_of_full_and_of_a_budget() -> None:
     """100 prompt tokens and 1,900 new ones: the last one's keys and values are never written."""
     shape = KNOWN[DISTILL + "Qwen-7B"]
     whole = 1999 * 57_344
-    assert sequence_bytes(parse_policy("full"), shape, "auto", 100, 1900) == (whole, 0, whole)
+    assert sequence_bytes(parse_policy("full"), shape, "auto", 100, 1900) == (whole, whole, 0, whole)
     one_above = 513 * 57_344  # the newest token is in before another leaves
     h2o = parse_policy({"name": "h2o", "budget": 512})
-    assert sequence_bytes(h2o, shape, "auto", 100, 1900) == (one_above, 0, whole)
-    device, host, _ = sequence_bytes(
+    assert sequence_bytes(h2o, shape, "auto", 100, 1900) == (one_above, one_above, 0, whole)
+    prompt = sequence_bytes(h2o, shape, "auto", 1000, 1000)
+    assert (prompt.device, prompt.running) == (1000 * 57_344, one_above), "the whole prompt, until the policy acts"
+    device, _, host, _ = sequence_bytes(
         parse_policy({"name": "hierarchy", "hbm": 0.3, "evict": 0}), shape, "auto", 100, 1900
     )
     assert device + host >= whole  # nothing is lost, and what isn't on the device is on the host
@@ -158,10 +160,10 @@ def test_quantised_tokens_are_counted_on_the_device() -> None:
         sequence_bytes(parse_policy({"name": "hierarchy", "hbm": 0.3, "evict": 0, **packed}), shape, "auto", 100, 1900)
         for packed in ({}, {"packed": 0.4})
     )
-    assert some[0] > none[0]
-    assert some[1] < none[1]
+    assert some.device > none.device
+    assert some.host < none.host
     everything = parse_policy({"name": "hierarchy", "hbm": 0, "evict": 0, "packed": 1})
-    assert sequence_bytes(everything, shape, "auto", 100, 1900)[1] == 0
+    assert sequence_bytes(everything, shape, "auto", 100, 1900).host == 0
 
 
 POLICIES: list[Any] = [
@@ -192,7 +194,9 @@ def test_plan_agrees_with_admission(entry: Any, new: int) -> None:
     engine = Engine(SimpleNamespace(geometry=geometry))  # type: ignore[arg-type]
     request = Request("r", tuple(range(40)), Sampling(max_new_tokens=new), seed=0)
     policy = parse_policy(entry)
-    assert sequence_bytes(policy, shape, "auto", 40, new)[0] == engine._reserved_bytes(request, policy)
+    prompt, running = engine._bytes(request, policy)
+    planned = sequence_bytes(policy, shape, "auto", 40, new)
+    assert (planned.device, planned.running) == (max(prompt, running), running)
 
 
 def plan_of(data: dict[str, Any]) -> Plan:

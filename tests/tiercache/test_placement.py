@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import POLICIES
 
-from tiercache.placement import RowTiers, footprint, next_move, protected_intervals, trajectory
+from tiercache.footprint import footprint
+from tiercache.placement import RowTiers, next_move, protected_intervals, trajectory
 from tiercache.policy import parse_policy
 
 # Share of generated tokens evicted when a ratio is re-applied to the survivors every 64 steps, with 4 sinks and 128
@@ -63,7 +64,7 @@ def test_tiers_partition_the_seen_tokens_and_eviction_is_final(name: str, prompt
         assert row.hbm + row.ddr + row.packed + row.evicted == row.seen
         assert min(row.hbm, row.ddr, row.packed) >= 0
         assert row.evicted >= evicted
-        evicted, peak = row.evicted, max(peak, row.hbm)
+        evicted, peak = row.evicted, max(peak, row.hbm)  # what is left after each event
         spans = protected_intervals(policy.placement, row)
         if policy.placement.chunk is None:  # else what a chunk has lost lies inside a span
             assert sum(stop - start for start, stop in spans) <= row.hbm
@@ -73,8 +74,10 @@ def test_tiers_partition_the_seen_tokens_and_eviction_is_final(name: str, prompt
         budget, every = policy.placement.budget, policy.schedule.every
         if budget is not None and budget.tokens and not policy.placement.pin_prompt and every:
             assert row.live < budget.tokens + every, "at most the documented buffer above the budget"
-    assert footprint(policy, prompt, generated).hbm_peak >= peak
-    assert footprint(policy, prompt, generated).evicted_end == evicted
+    found = footprint(policy, prompt, generated)
+    assert found.hbm_peak >= peak
+    assert found.evicted_end == evicted
+    assert found.prompt == prompt
 
 
 def test_nothing_moves_between_events() -> None:

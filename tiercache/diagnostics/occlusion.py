@@ -19,9 +19,10 @@ from torch import Tensor
 from tiercache import hf
 from tiercache.cache import TieredCache
 from tiercache.diagnostics.shadow import Span, full_pass
-from tiercache.engine import decode, prefill
+from tiercache.engine import decode
 from tiercache.model import LoadedModel
 from tiercache.policy import Policy, parse_policy
+from tiercache.prefill import prefill
 from tiercache.ranking import RowFacts
 
 ROWS = 8  # windows hidden at a time, each in a row of its own
@@ -129,7 +130,7 @@ def replay(
 ) -> TieredCache:
     """A cache of one row after the prompt and, token by token, a text that is already there."""
     cache = TieredCache(loaded.geometry, policy, loaded.device, loaded.facts)
-    prefill(loaded, cache, cache.join([len(prompt)], [seed]), [prompt], CHUNK)
+    prefill(loaded, cache, [prompt], [seed], CHUNK)
     for token in tokens:
         decode(loaded, cache, torch.tensor([token], device=loaded.device))
     cache.row_positions(0)
