@@ -71,6 +71,8 @@ def diagnostic_summaries(engine: Engine, sweep_id: str | None = None) -> dict[st
 def _summary(row: dict[str, Any]) -> DiagnosticSummary:
     # Postgres sums and averages integers into Decimals.
     means: dict[str, Any] = {name: None if row[name] is None else float(row[name]) for name in MEANS}
+    if means["kl"] is not None:
+        means["kl"] = max(0.0, means["kl"])  # rows of earlier versions may lie below 0 by rounding
     return DiagnosticSummary(
         diagnosed=row["diagnosed"],
         diverged_share=row["diverged"] / row["diagnosed"],

@@ -29,7 +29,10 @@ def policies_table() -> Table:
             _parameters(preset),
             end_section=True,
         )
-    table.caption = "* is needed. Every knob of docs/policies/README.md goes with every policy but `full`."
+    table.caption = (
+        "* is needed. `full` takes no knobs; every other policy takes those of docs/policies/README.md. Combinations\n"
+        "that contradict each other are refused, with the reason."
+    )
     table.caption_justify = "left"
     return table
 

@@ -21,6 +21,7 @@ from tiercache.shapes import ModelShape, locate, shape_of
 
 GPU_BYTES = 80 * 2**30  # assumed where the cluster isn't asked
 GPU_USABLE = 0.9  # the rest is left to activations and the allocator
+CPU_SIZED_BYTES = 2**30  # weights below this run well on a CPU: no GPU is planned for them unless one is asked for
 CHARS_PER_TOKEN = 3.5  # English prose; used only where the model's tokenizer isn't at hand
 
 
@@ -121,8 +122,7 @@ def _row(
         if sweep.engine.device == "cpu":
             gpus = 0.0
         elif gpus is None:
-            weights = shape.weights_as(spec.dtype)
-            gpus = None if weights is None else float(math.ceil((weights + device) / (gpu_bytes * GPU_USABLE)))
+            gpus = _gpus(shape.weights_as(spec.dtype), device, gpu_bytes, sweep.engine.device == "cuda")
     return PlanRow(
         model=spec.name,
         benchmark=benchmark.name,
@@ -136,6 +136,13 @@ def _row(
         rows=rows,
         gpus=gpus,
     )
+
+
+def _gpus(weights: int | None, row: int, gpu_bytes: int, asked: bool) -> float | None:
+    """GPUs for the weights and one row; None where nothing is known, or where a laptop's CPU will do."""
+    if weights is None or (weights < CPU_SIZED_BYTES and not asked):
+        return None
+    return float(math.ceil((weights + row) / (gpu_bytes * GPU_USABLE)))
 
 
 class SequenceBytes(NamedTuple):

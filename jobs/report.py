@@ -141,7 +141,7 @@ def _sizes(row: CellSummary) -> tuple[float | None, ...]:
 
 def _caption(rows: Sequence[CellSummary], compact: bool) -> Text:
     text = "tok/s: decoding, all rows of a batch together. device: keys and values of one sequence, in full precision "
-    text += "or 8-bit codes, mean over its decoding; of full: over what the full cache holds at the same steps."
+    text += "or quantised, mean over its decoding; of full: over what the full cache holds at the same steps."
     if not compact:
         text += " host: the same in host memory. evicted: gone at its end."
         text += " none: no answer found; cut: token limit reached before one."

@@ -62,6 +62,8 @@ def diagnostic_row(fingerprint: str, item: Diagnosed) -> DiagnosticRow:
     """What was measured of a finished sample, beside it."""
     problem_id, repeat = split_key(item.key)
     values = asdict(item.diagnostics)  # its fields are the row's
+    if item.diagnostics.kl is not None:
+        values["kl"] = max(0.0, item.diagnostics.kl)  # rounding can take a divergence of nothing below nothing
     return DiagnosticRow(fingerprint=fingerprint, problem_id=problem_id, repeat=repeat, **values)
 
 

@@ -21,9 +21,10 @@ from jobs.coordinator import SweepResult, run_sweep
 from jobs.export import export
 from jobs.grid import Cell, expand
 from jobs.report import console, diagnostic_tables, diagnostic_texts
+from jobs.results import diagnostic_row
 from jobs.spec import Sweep, parse_sweep
 from jobs.work_queue import split_key
-from tiercache.diagnostics.values import MEANING
+from tiercache.diagnostics.values import MEANING, Diagnostics
 from tiercache.errors import SpecError
 from tiercache.model_spec import ModelSpec
 from tiercache.policy import parse_policy
@@ -127,6 +128,18 @@ def test_what_is_small_is_not_shown_as_nothing(value: float, shown: str) -> None
     assert (
         diagnostic_texts(DiagnosticSummary(**{**nothing, "kl": value, "diverged_share": 0, "diagnosed": 1}))[6] == shown
     )
+
+
+def test_a_divergence_below_nothing_is_nothing(url: str) -> None:
+    """Rounding makes KL(full, full) -3e-10; neither new rows nor those of earlier versions show that."""
+    assert diagnostic_row("f", Diagnosed("p#0", Diagnostics(steps=3, kl=-3e-10))).kl == 0.0
+    assert diagnostic_row("f", Diagnosed("p#0", Diagnostics(steps=3, kl=3e-4))).kl == 3e-4
+    assert diagnostic_row("f", Diagnosed("p#0", Diagnostics(steps=3))).kl is None
+    result = run(sweep(), url)
+    with open_engine(url).begin() as connection:
+        connection.execute(text("update diagnostics set kl = -3e-10"))
+    found = diagnostic_summaries(open_engine(url, read_only=True), result.sweep_id)
+    assert {each.kl for each in found.values()} == {0.0}
 
 
 def test_keys() -> None:

@@ -241,6 +241,17 @@ def test_plan_says_when_a_model_is_too_large_for_one_gpu(sweep_data: dict[str, A
     assert any("isn't split over GPUs" in note for note in planned.notes)
 
 
+def test_no_gpu_is_planned_for_a_model_that_a_cpu_runs_well(sweep_data: dict[str, Any]) -> None:
+    small = {**sweep_data, "models": ["reasoner"]}
+    planned = plan_of(small)
+    assert {row.gpus for row in planned.rows} == {None}
+    assert not any("GPU" in note for note in planned.notes)
+    assert {row.gpus for row in plan_of({**small, "engine": {"device": "cuda"}}).rows} == {1.0}
+    assert {row.gpus for row in plan_of({**small, "cluster": {"gpus_per_actor": 0.5}}).rows} == {0.5}
+    large = {**sweep_data, "models": [DISTILL + "Qwen-7B"], "policies": ["full"]}
+    assert plan_of(large).rows[0].gpus == 1.0
+
+
 def test_cluster_grid_is_planned_without_network() -> None:
     sweep = load_sweep(ROOT / "sweeps" / "papers_full.yaml")
     planned = plan_sweep(sweep, parse_benchmarks(sweep.benchmarks))
