@@ -4,6 +4,7 @@ Aggregation happens in SQL, and long texts are only read one sample at a time.
 """
 
 from db.diagnosed import DiagnosticSummary, diagnosed_keys, diagnostic_summaries
+from db.failures import FailedSample, failed_samples
 from db.progress import (
     CellProgress,
     EventInfo,
@@ -22,6 +23,7 @@ __all__ = [
     "CellSummary",
     "DiagnosticSummary",
     "EventInfo",
+    "FailedSample",
     "PairedDelta",
     "SampleDetail",
     "SampleInfo",
@@ -31,6 +33,7 @@ __all__ = [
     "count_samples",
     "diagnosed_keys",
     "diagnostic_summaries",
+    "failed_samples",
     "finished_keys",
     "get_sample",
     "list_events",

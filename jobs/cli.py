@@ -15,6 +15,7 @@ from tiercache.errors import BenchmarkError, TierCacheError
 
 if TYPE_CHECKING:
     from jobs.benchmarks.base import Benchmark
+    from jobs.failures import Reason
     from jobs.spec import Sweep
 
 EXIT_BAD_INPUT = 2
@@ -98,13 +99,14 @@ def run(
     except KeyboardInterrupt:
         typer.echo("interrupted; finished samples are stored. Re-issue the command to continue.", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    _print_results(url, result.sweep_id)
+    found = _print_results(url, result.sweep_id)
     from jobs.database import dashboard_command
+    from jobs.failures import advice
 
     typer.echo(f"{result.reused} samples reused, {result.computed} computed, {result.failed} failed.")
     typer.echo(f"Dashboard: {dashboard_command(url)}   then http://127.0.0.1:{PORT}")
     if result.failed:
-        typer.echo(f"{result.failed} samples failed; re-issue the command to try them again.", err=True)
+        typer.echo(advice(result.failed, found), err=True)
         raise typer.Exit(EXIT_PARTIAL)
 
 
@@ -156,15 +158,15 @@ def export(
     db: Database = None,
 ) -> None:
     """Write a sweep's results to stdout."""
-    from db.queries import cell_summaries, diagnostic_summaries, list_sweeps
+    from db.queries import cell_summaries, diagnostic_summaries, failed_samples, list_sweeps
     from jobs.database import open_for_reading
     from jobs.export import export as render
     from jobs.export import pick_sweep
 
     engine = open_for_reading(_database_url(db))
     chosen = pick_sweep(list_sweeps(engine), sweep)
-    diagnostics = diagnostic_summaries(engine, chosen.id)
-    typer.echo(render(chosen, cell_summaries(engine, chosen.id), form.value, diagnostics), nl=False)
+    diagnostics, failed = diagnostic_summaries(engine, chosen.id), failed_samples(engine, chosen.id)
+    typer.echo(render(chosen, cell_summaries(engine, chosen.id), form.value, diagnostics, failed), nl=False)
 
 
 @app.command()
@@ -235,9 +237,11 @@ def _database_url(db: str | None, sweep: "Sweep | None" = None) -> str:
     return url
 
 
-def _print_results(url: str, sweep_id: str) -> None:
-    from db.queries import cell_summaries, diagnostic_summaries
+def _print_results(url: str, sweep_id: str) -> "list[Reason]":
+    """Prints the tables and why samples failed; returns these reasons."""
+    from db.queries import cell_summaries, diagnostic_summaries, failed_samples
     from jobs.database import open_for_reading
+    from jobs.failures import reason_lines, reasons
     from jobs.report import console, diagnostic_tables, result_tables
 
     screen, engine = console(), open_for_reading(url)
@@ -246,6 +250,10 @@ def _print_results(url: str, sweep_id: str) -> None:
         screen.print(table)
     for table in diagnostic_tables(summaries, diagnostic_summaries(engine, sweep_id)):
         screen.print(table)
+    found = reasons(failed_samples(engine, sweep_id))
+    for line in reason_lines(found):
+        typer.echo(_printable(line))
+    return found
 
 
 def main() -> None:
@@ -277,10 +285,13 @@ def _storage_message(problem: Exception) -> str | None:
 
 
 def _fail(message: str) -> None:
-    # Terminals obey control characters; a file name or value in the message may hold some.
-    text = "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in message)
-    sys.stderr.write(f"error: {text}\n".encode("utf-8", "replace").decode())
+    sys.stderr.write(f"error: {_printable(message)}\n".encode("utf-8", "replace").decode())
     sys.exit(EXIT_BAD_INPUT)
+
+
+def _printable(text: str) -> str:
+    """Terminals obey control characters; a file name, a value or an error in a message may hold some."""
+    return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
 
 
 if __name__ == "__main__":

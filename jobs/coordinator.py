@@ -24,6 +24,7 @@ from db.errors import DatabaseMissing
 from db.migrate import status
 from db.progress import finished_keys
 from db.writer import Writer
+from jobs.failures import GIVEN_UP
 from jobs.grid import Cell, fingerprint
 from jobs.progress import Progress, make_progress
 from jobs.results import cell_row, diagnostic_row, environment, failed_row, sample_row, shard_row
@@ -186,7 +187,7 @@ class _Run:
     def _give_up(self, sample: Sample, reason: str) -> None:
         assert self.writer is not None, "the writer is open while samples arrive"
         attempts = self.sweep.cluster.max_attempts
-        row = failed_row(sample, f"given up after {attempts} attempts; the last: {reason}", attempts)
+        row = failed_row(sample, f"{GIVEN_UP} {attempts} attempts; the last: {reason}", attempts)
         self.writer.record([row])
         self.failed += 1
         self.progress.finished(sample.cell, row)

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Literal
 
-from db.queries import CellSummary, DiagnosticSummary, SweepInfo
+from db.queries import CellSummary, DiagnosticSummary, FailedSample, SweepInfo
+from jobs.failures import reasons
 from jobs.report import DIAGNOSTICS, accuracy_text, bytes_text, diagnostic_texts, share_text
 from tiercache.diagnostics.values import MEANING
 from tiercache.errors import SpecError
@@ -39,15 +40,17 @@ def export(
     summaries: Sequence[CellSummary],
     form: Format,
     diagnostics: Mapping[str, DiagnosticSummary] | None = None,
+    failed: Sequence[FailedSample] = (),
 ) -> str:
     """The summaries as text in that format; bytes and rates as plain numbers, what wasn't measured empty or null.
 
-    `diagnostics` by fingerprint stand beside the other numbers of a cell, where there are any.
+    `diagnostics` by fingerprint stand beside the other numbers of a cell, where there are any; `failures` are the
+    reasons of its failed samples.
     """
     found = diagnostics or {}
     if form == "md":
-        return _markdown(summaries) + _diagnostic_markdown(summaries, found)
-    rows = [_row(summary, found) for summary in summaries]
+        return _markdown(summaries) + _failed_markdown(failed) + _diagnostic_markdown(summaries, found)
+    rows = [_row(summary, found) | {"failures": _failures(summary, failed)} for summary in summaries]
     if form == "json":
         about = {"sweep": sweep.id, "name": sweep.name, "state": sweep.live_state(), "spec": sweep.spec}
         meaning = {"diagnostics": MEANING} if found else {}
@@ -57,8 +60,20 @@ def export(
         writer = csv.DictWriter(out, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()
         for row in rows:
-            writer.writerow({key: ";".join(value) if isinstance(value, tuple) else value for key, value in row.items()})
+            writer.writerow({key: _flat(value) for key, value in row.items()})
     return out.getvalue()
+
+
+def _failures(summary: CellSummary, failed: Sequence[FailedSample]) -> list[dict[str, Any]]:
+    own = reasons([sample for sample in failed if sample.fingerprint == summary.fingerprint])
+    return [{"reason": reason.text, "samples": reason.samples} for reason in own]
+
+
+def _flat(value: object) -> object:
+    """A CSV field: names with semicolons between them; reasons, which may hold some, with bars."""
+    if isinstance(value, list):
+        return " | ".join(f"{each['samples']} x {each['reason']}" for each in value)
+    return ";".join(value) if isinstance(value, tuple) else value
 
 
 def _row(summary: CellSummary, found: Mapping[str, DiagnosticSummary]) -> dict[str, Any]:
@@ -67,6 +82,12 @@ def _row(summary: CellSummary, found: Mapping[str, DiagnosticSummary]) -> dict[s
         own = found.get(summary.fingerprint)
         row |= asdict(own) if own else {field.name: None for field in fields(DiagnosticSummary)}
     return row
+
+
+def _failed_markdown(failed: Sequence[FailedSample]) -> str:
+    found = reasons(failed)
+    lines = [f"* {each.samples} failed in {each.cells} of the cells: {each.text}" for each in found]
+    return "\n".join(["", *lines, ""]) if found else ""
 
 
 def _diagnostic_markdown(summaries: Sequence[CellSummary], found: Mapping[str, DiagnosticSummary]) -> str:

@@ -30,8 +30,8 @@ def policies_table() -> Table:
             end_section=True,
         )
     table.caption = (
-        "* is needed. `full` takes no knobs; every other policy takes those of docs/policies/README.md. Combinations\n"
-        "that contradict each other are refused, with the reason."
+        "* is needed. `full` takes no knobs; every other policy takes those of docs/policies/README.md. What\n"
+        "contradicts itself or would have no effect is refused, with the reason."
     )
     table.caption_justify = "left"
     return table

@@ -127,16 +127,6 @@ def test_policies_are_listed_with_what_a_user_must_know(run: Run) -> None:
         assert words.split()[0] in out, words
 
 
-def test_footers_are_true_of_every_policy(run: Run, tmp_path: Path) -> None:
-    """Codes have 2 to 8 bits, and not every knob goes with every other."""
-    filled(tmp_path / "r.db")
-    table, policies = (" ".join(run(*words)[1].split()) for words in (["status", "demo", "--db", "r.db"], ["policies"]))
-    assert "in full precision or quantised" in table
-    assert "8-bit" not in table
-    assert "contradict each other are refused" in policies
-    assert "goes with every policy" not in policies
-
-
 def test_version(run: Run) -> None:
     assert run("--version")[1].startswith("tiercache ")
 
