@@ -22,28 +22,33 @@ def best(score: Tensor, pos: Tensor, counts: Tensor) -> Tensor:
     return torch.zeros_like(pos, dtype=torch.bool).scatter_(-1, order, chosen.expand_as(order)) & (pos >= 0)
 
 
-def compact(store: TierStore, rows: Sequence[int], keep: Tensor, renumber: Rope | None = None) -> None:
+def compact(
+    store: TierStore, rows: Sequence[int], keep: Tensor, renumber: Rope | None = None, settled: int = 0
+) -> None:
     """Compacts rows to the tokens kept, bool [L, len(rows), H, used], each head's sorted by position.
 
-    `renumber` turns the kept keys so that their positions are 0, 1, …
+    Args:
+        renumber: turns the kept keys so that their positions are 0, 1, …
+        settled: so many slots at the start of each row hold the first tokens, in order, and all of them stay.
     """
-    used, count = keep.shape[-1], int(keep.sum(-1).max())
+    used, keep = keep.shape[-1], keep[..., settled:]
+    count = int(keep.sum(-1).max())
     # One slice where the rows are neighbours: indexing by a list copies.
     chosen = slice(rows[0], rows[-1] + 1) if list(rows) == list(range(rows[0], rows[-1] + 1)) else list(rows)
-    pos = store.planes["pos"][:, chosen, :, :used]
+    pos = store.planes["pos"][:, chosen, :, settled:used]
     index = torch.where(keep, pos, NOWHERE).argsort(dim=-1)[..., :count]
     filled = keep.gather(-1, index)
     metadata = ("pos", *store.fields)
     for name, plane in store.planes.items():
-        old = plane[:, chosen, :, :used]
+        old = plane[:, chosen, :, settled:used]
         tail = old.shape[4:]
         moved = old.gather(3, index.reshape(*index.shape, *[1] * len(tail)).expand(*index.shape, *tail))
         if name in metadata:
             moved = torch.where(filled, moved, empty_value(name))
-            plane[:, chosen, :, count:used] = empty_value(name)
+            plane[:, chosen, :, settled + count : used] = empty_value(name)
         elif name == "k" and renumber is not None:
             moved = renumber.turn(moved, torch.arange(count, device=index.device) - index)
-        plane[:, chosen, :, :count] = moved
+        plane[:, chosen, :, settled : settled + count] = moved
     most = filled.sum(-1).amax((0, 2)).tolist()
     for row, extent in zip(rows, most, strict=True):
-        store.extents[row] = extent
+        store.extents[row] = settled + extent

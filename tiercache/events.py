@@ -4,6 +4,8 @@ Three ways, by what a policy needs. One in, one out: the victim's slot waits for
 Evictions of many rows without other tiers: all at once. Everything else: a row at a time.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -111,11 +113,13 @@ class Events:
         index = slice(0, len(self.sequences)) if everyone else rows
         planes = {name: self.hbm.planes[name][:, index, :, :used] for name in ("pos", *self.hbm.fields)}
         pos = planes["pos"]
-        protected = self._protected(pos, rows)
+        spans = [protected_intervals(self.policy.placement, self.sequences[row].tiers) for row in rows]
+        protected = self._protected(pos, spans)
         score = self.ranker.score(self._view(planes, (pos >= 0) & ~protected, rows)).double()
         kept = torch.tensor([self.sequences[row].tiers.live for row in rows], device=pos.device).view(1, -1, 1)
         keep = best(score.masked_fill(protected, float("inf")), pos, kept)
-        compact(self.hbm, rows, keep, self._renumber)
+        settled = min(span[0][1] if span[0][0] == 0 else 0 for span in spans)  # sinks, or the whole prompt
+        compact(self.hbm, rows, keep, self._renumber, settled)
 
     def _free_one(self, rows: list[int]) -> None:
         """Evicts the lowest-ranked candidate of each of these rows; its slot stays free for the next token."""
@@ -124,7 +128,8 @@ class Events:
         planes = {name: self.hbm.planes[name][:, :total, :, :used] for name in ("pos", *self.hbm.fields)}
         pos = planes["pos"]
         everyone = list(range(total))
-        candidate = (pos >= 0) & ~self._protected(pos, everyone)
+        spans = [protected_intervals(self.policy.placement, sequence.tiers) for sequence in self.sequences]
+        candidate = (pos >= 0) & ~self._protected(pos, spans)
         score = self.ranker.score(self._view(planes, candidate, everyone))
         score = score.masked_fill(~candidate, float("inf"))
         lowest = candidate & (score == score.amin(-1, keepdim=True))
@@ -165,11 +170,11 @@ class Events:
             scaling=self.geometry.head_dim**-0.5,
         )
 
-    def _protected(self, pos: Tensor, rows: list[int]) -> Tensor:
-        """Which slots hold protected tokens; pos [layers, len(rows), kv_heads, slots]."""
-        spans = [protected_intervals(self.policy.placement, self.sequences[row].tiers) for row in rows]
+    @staticmethod
+    def _protected(pos: Tensor, spans: Sequence[Sequence[tuple[int, int]]]) -> Tensor:
+        """Which slots hold protected tokens; pos [layers, rows, kv_heads, slots], and each row's spans."""
         width = max(len(row) for row in spans)
-        padded = [row + [(0, 0)] * (width - len(row)) for row in spans]
+        padded = [[*row, *[(0, 0)] * (width - len(row))] for row in spans]
         edges = torch.tensor(padded, dtype=torch.int32, device=pos.device)  # [rows, width, 2]
         result = torch.zeros_like(pos, dtype=torch.bool)
         for i in range(width):

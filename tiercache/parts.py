@@ -1,5 +1,6 @@
 """The parts of a policy beside its scorer: placement, storage, schedule. Plain data; no torch here."""
 
+from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -37,10 +38,16 @@ class Budget(Strict):
         return str(self.tokens) if self.tokens is not None else f"{self.ratio:g}"
 
 
+def _ladder(value: object) -> object:
+    if isinstance(value, int):
+        raise ValueError("is a list of falling sizes; in a sweep file, where a list is a grid, write [[16, 8, 4]]")
+    return value
+
+
 def _budget(value: object) -> object:
     """`512` means tokens and `0.5` a ratio; the long form is `{tokens: 512}`, `{ratio: 0.5}` or `{bytes: 0.2}`."""
-    if isinstance(value, bool):
-        raise ValueError("a budget is a number of tokens (512) or a ratio (0.5)")
+    if isinstance(value, bool | str | list | tuple):
+        raise ValueError("is a number of tokens (512), a ratio (0.5) or a mapping such as {bytes: 0.2}")
     if isinstance(value, int):
         return {"tokens": value}
     if isinstance(value, float):
@@ -84,7 +91,7 @@ class Placement(Strict):
     chunk: Positive | None = None
     chunk_keep: Share = 0.5
     segment: Positive | None = None
-    ladder: tuple[Positive, ...] = (64, 32, 16, 8, 4)
+    ladder: Annotated[tuple[Positive, ...], BeforeValidator(_ladder), Field(min_length=1)] = (64, 32, 16, 8, 4)
     pack_thoughts: bool = False
     share: Literal["head", "layer", "all"] = "head"
     floor: Share = 0.0
@@ -109,6 +116,8 @@ class Placement(Strict):
         tiers = self.hbm < 1 or self.packed_bytes > 0
         if self.segment is not None and (self.budget is None or tiers or self.window > 1 or self.ragged):
             raise ValueError("segment shrinks thoughts to a budget; give one, without tiers, windows or shared budgets")
+        if any(a <= b for a, b in pairwise(self.ladder)):
+            raise ValueError(f"ladder: sizes fall from step to step; {list(self.ladder)} do not")
         if self.pack_thoughts and self.segment is None:
             raise ValueError("pack_thoughts quantises thoughts as they end; give segment, their length")
         if self.ragged and (self.budget is None or self.tiered or self.window > 1):
@@ -227,4 +236,6 @@ class Reading(Strict):
     def _together(self) -> "Reading":
         if (self.pages is None) != (self.read_budget is None):
             raise ValueError("pages and read_budget go together")
+        if self.read_budget is not None and self.read_budget.bytes is not None:
+            raise ValueError("read_budget is of tokens: give a number of them or a ratio")
         return self

@@ -20,6 +20,7 @@ from tiercache.catalog.base import Preset, Signal
 from tiercache.custom import is_custom, read_custom
 from tiercache.errors import PolicyError
 from tiercache.parts import Budget, Placement, Reading, Schedule, Storage
+from tiercache.policy_checks import check_effects, check_together
 from tiercache.strict import Strict, nearest
 
 __all__ = [
@@ -99,6 +100,7 @@ def parse_policy(entry: str | Mapping[str, Any], where: str = "policy") -> Polic
     # Where another scorer is asked for, the preset's parameters for its own don't apply.
     knobs = {**{knob: value for knob, value in preset.defaults.items() if knob in parts}, **given}
     knobs.update({knob: value for knob, value in extra.items() if knob in parts})
+    check_effects(given, knobs, where)
     return _assemble(name, knobs, parts, signal, extra, where)
 
 
@@ -135,40 +137,8 @@ def _assemble(
         schedule=Schedule.parse(groups["schedule"], where, PolicyError),
         reading=Reading.parse(groups["reading"], where, PolicyError),
     )
-    _check_together(policy, where)
+    check_together(policy, where)
     return policy
-
-
-def _check_together(policy: Policy, where: str) -> None:
-    """Contradictions between parts."""
-    placement, positions = policy.placement, policy.storage.positions
-    if positions in ("cache", "rerotated") and placement.tiered:
-        raise PolicyError(
-            f"{where}.positions: '{positions}' renumbers tokens in device memory and needs hbm: 1 without quantised "
-            "tokens; allowed with tiers: true, drifted."
-        )
-    if positions in ("cache", "rerotated") and placement.ragged:
-        raise PolicyError(f"{where}.positions: '{positions}' needs heads that keep alike; allowed: true, drifted.")
-    if policy.scorer.true_positions and positions != "true":
-        raise PolicyError(f"{where}.positions: '{policy.scorer.scorer}' works with true positions only.")
-    if policy.storage.key_axis == "channel" and placement.window == 1:
-        raise PolicyError(f"{where}.key_axis: 'channel' takes a channel's range over a window; give window: 2 or more.")
-    if placement.segment is not None and not policy.scorer.thoughts:
-        known = ", ".join(name for name, signal in SIGNALS.items() if signal.thoughts)
-        raise PolicyError(
-            f"{where}.segment: '{policy.scorer.scorer}' can't tell thoughts apart; "
-            f"allowed scorers: {known}, or your own."
-        )
-    if placement.pack_thoughts and policy.storage.ledger:
-        raise PolicyError(f"{where}.ledger: a thought that is quantised never comes back; leave it out.")
-    if policy.reading.pages is not None and positions != "true":
-        raise PolicyError(f"{where}.positions: pages are bounds of keys at true positions; allowed: true.")
-    if policy.reading.pages is not None and policy.acts:
-        raise PolicyError(
-            f"{where}.pages: pages are read where nothing is evicted or moved; leave budget, evict and hbm."
-        )
-    if placement.evict > 0 and policy.schedule.every == 0:
-        raise PolicyError(f"{where}.evict: needs events; give every: 1 or more.")
 
 
 def _example(preset: Preset) -> str:

@@ -6,9 +6,10 @@ Nothing here imports torch, so that a wrong file is refused in well under a seco
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from types import UnionType
+from typing import Annotated, Any, Self, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
 from tiercache.errors import TierCacheError
@@ -24,6 +25,20 @@ class Strict(BaseModel):
     """Base of all configuration: frozen, no unknown keys, no silent coercion of wrong types."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _as_written(cls, value: Any, info: ValidationInfo) -> Any:
+        """Text is no number, and neither is true: a word that slipped in between quotes is a mistake."""
+        field = cls.model_fields[info.field_name or ""]
+        if any(isinstance(each, BeforeValidator) for each in field.metadata):
+            return value  # it reads other forms itself
+        kinds = _kinds(field.annotation) - {type(None)}
+        if kinds == {bool} and not isinstance(value, bool | None):
+            raise ValueError("is true or false")
+        if kinds and kinds <= {int, float} and isinstance(value, bool | str):
+            raise ValueError("is a number")
+        return value
 
     @classmethod
     def parse(cls, data: Mapping[str, Any], where: str, error: type[TierCacheError]) -> Self:
@@ -49,13 +64,23 @@ def _explain(model: type[BaseModel], detail: ErrorDetails, where: str) -> str:
 
 
 def _fields_at(model: type[BaseModel], path: list[str]) -> Iterable[str]:
-    """Names allowed at a nested place, as far as it can be followed through plain sub-models."""
+    """Names allowed at a nested place, as far as it can be followed through sub-models, optional ones too."""
     for part in path:
         info = model.model_fields.get(part)
-        inner = info.annotation if info else None
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            model = inner
+        for kind in _kinds(info.annotation) if info else ():
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                model = kind
     return model.model_fields
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """The types that a union, annotated or not, consists of."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _kinds(get_args(annotation)[0])
+    if origin in (Union, UnionType):
+        return set().union(*map(_kinds, get_args(annotation)))
+    return {annotation}
 
 
 def _short(value: object) -> str:

@@ -32,7 +32,7 @@ def test_every_preset_resolves_and_round_trips_through_its_configuration(name: s
         ({"name": "h2o", "budget": 1.5}, "less than or equal to 1 (got 1.5)"),
         ({"name": "h2o", "budget": 0}, "greater than or equal to 1 (got 0)"),
         ({"name": "h2o", "budget": 0.0}, "greater than 0 (got 0.0)"),
-        ({"name": "h2o", "budget": True}, "number of tokens (512) or a ratio (0.5)"),
+        ({"name": "h2o", "budget": True}, "number of tokens (512), a ratio (0.5)"),
         ({"name": "h2o", "budget": {"tokens": 5, "ratio": 0.5}}, "give one of tokens"),
         ({"name": "h2o", "budget": {"tokns": 5}}, "tokns: unknown key"),
         ({"name": "streaming", "budget": 3}, "below the protected 5 (sinks 4"),

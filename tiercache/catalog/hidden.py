@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from tiercache.catalog.base import Preset, Signal
 
@@ -40,6 +40,12 @@ class EpiKV(Signal):
     rolling: Annotated[int, Field(ge=2, strict=True)] = 64
     band_a: Layers | None = None
     band_b: Layers | None = None
+
+    @model_validator(mode="after")
+    def _apart(self) -> "EpiKV":
+        if self.band_a is not None and self.signal != "variance" and self.band_a == self.band_b:
+            raise ValueError("band_a and band_b are the same layers, so that their difference is always 0")
+        return self
 
 
 class EpiKVCache(Signal):

@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tiercache.catalog.base import Preset, Signal
 
@@ -25,6 +25,15 @@ class ThinKV(Signal):
     execution_below: Share = 0.5
     transition_above: Share = 0.8
     thought_layers: Annotated[int, Field(ge=1)] = 4
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "ThinKV":
+        if self.execution_below > self.transition_above:
+            raise ValueError(
+                f"execution_below {self.execution_below:g} is above transition_above {self.transition_above:g}; "
+                "reasoning lies between them"
+            )
+        return self
 
 
 SIGNALS: dict[str, type[Signal]] = {"thinkv": ThinKV}

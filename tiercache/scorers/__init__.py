@@ -25,8 +25,10 @@ def make_scorer(policy: Policy, facts: Facts) -> Scorer:
             raise PolicyError(f"scorer '{signal.scorer}' can't be loaded: {problem!r}.") from problem
         if not isinstance(made, Scorer):
             raise PolicyError(f"scorer '{signal.scorer}' is not a subclass of tiercache.scorers.Scorer.")
+        made.window = policy.placement.window
         return guard(made, signal.scorer)
     module, _, name = signal.implementation.partition(":")
     made = getattr(import_module(module), name)(signal, facts)
     assert isinstance(made, Scorer)
+    made.window = policy.placement.window
     return made

@@ -114,6 +114,7 @@ class Scorer:
     hidden_layers     decoder layers whose output `observe_hidden` sees.
     ordered           `score` needs slots sorted by position (a pool along the sequence, say).
     shared            the score is the same in all layers and heads, whatever the scope.
+    window            positions that the policy moves together; set for the scorer, before its first use.
     """
 
     needs_attention = False
@@ -125,6 +126,7 @@ class Scorer:
     hidden_layers: tuple[int, ...] = ()
     ordered = False
     shared = False
+    window = 1
 
     def __init__(self, signal: Signal, facts: Facts) -> None:
         self.signal = signal

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, unflatten
 
 from tiercache.catalog.recurring import Raas
 from tiercache.scorers.base import Observed, Scorer, View
@@ -31,8 +32,14 @@ class LastUse(Scorer):
         device = seen.query.device
         keys = _join([part.keys.to(device) for part in seen.parts])
         pos = _join([part.pos.to(device) for part in seen.parts])
-        bucket = buckets(pos, self.signal.page)
-        scores = self._page_scores(seen.query, keys, pos, bucket, seen.scaling)
+        page = self.signal.page
+        if self.window % page == 0 and len(seen.parts) == 1:  # pages leave as a whole, so they lie one after the other
+            bucket = (torch.arange(pos.shape[-1], device=device) // page).expand(pos.shape)
+            low, high, live = self._neighbours(keys, pos)
+        else:
+            bucket = buckets(pos, page)
+            low, high, live = self._scattered(keys, pos, bucket)
+        scores = self._page_scores(seen.query, low, high, live, seen.scaling)
         current = scores.clamp_min(0).gather(-1, bucket)
         used = self._used(scores).gather(-1, bucket)  # never a free slot: its bucket's score is -1
         start = 0
@@ -43,16 +50,30 @@ class LastUse(Scorer):
             part.fields["current"].copy_(current[..., start:stop])
             start = stop
 
-    def _page_scores(self, query: Tensor, keys: Tensor, pos: Tensor, bucket: Tensor, scaling: float) -> Tensor:
-        """[rows, KV heads, buckets]; -1 for a bucket without a live page."""
+    def _neighbours(self, keys: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Least and greatest keys of each page of slots [rows, KV heads, pages, d], and which pages are there."""
+        page, slots = self.signal.page, pos.shape[-1]
+        fill = -slots % page
+        held = unflatten(F.pad(pos >= 0, (0, fill)), -1, (-1, page))
+        keys = unflatten(F.pad(keys, (0, 0, 0, fill)), 2, (-1, page))
+        free, live = ~held.unsqueeze(-1), held.any(-1)
+        low, high = keys.masked_fill(free, float("inf")).amin(3), keys.masked_fill(free, float("-inf")).amax(3)
+        low, high = (side.masked_fill(~live.unsqueeze(-1), 0).to(self.wide) for side in (low, high))
+        return low, high, live
+
+    def _scattered(self, keys: Tensor, pos: Tensor, bucket: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same for pages whose tokens lie anywhere, by bucket."""
         index = bucket.unsqueeze(-1).expand_as(keys)
         empty = torch.zeros_like(keys)
         low = empty.scatter_reduce(2, index, keys, "amin", include_self=False).to(self.wide)
         high = empty.scatter_reduce(2, index, keys, "amax", include_self=False).to(self.wide)
+        return low, high, torch.zeros_like(bucket, dtype=torch.bool).scatter_(-1, bucket, pos >= 0)
+
+    def _page_scores(self, query: Tensor, low: Tensor, high: Tensor, live: Tensor, scaling: float) -> Tensor:
+        """[rows, KV heads, buckets]; -1 for a bucket without a live page."""
         query = query.to(self.wide)
         # max over the box of q.k, without a tensor of group x channels: each sign of q has its own corner.
         bound = query.clamp_min(0) @ high.transpose(2, 3) + query.clamp_max(0) @ low.transpose(2, 3)
-        live = torch.zeros_like(bucket, dtype=torch.bool).scatter_(-1, bucket, pos >= 0)
         shares = torch.softmax((bound.amax(2) * scaling).masked_fill(~live, float("-inf")), dim=-1)
         if self.signal.scope != "head":
             shares = shares.mean(1, keepdim=True).expand_as(shares)
