@@ -6,6 +6,7 @@ issuing the same command again computes exactly that.
 
 import logging
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,7 @@ from db.migrate import status
 from db.progress import finished_keys
 from db.writer import Writer
 from jobs.failures import GIVEN_UP
+from jobs.foresight import foresee
 from jobs.grid import Cell, fingerprint
 from jobs.progress import Progress, make_progress
 from jobs.results import cell_row, diagnostic_row, environment, failed_row, sample_row, shard_row
@@ -66,12 +68,15 @@ def run_sweep(
         pools: makes the workers for the cells of one model. Default: Ray actors.
 
     Raises:
+        SpecError: not one sample of some cell could run. Nothing has been started or written then.
         ResourceError: the cluster can't run what is asked. Nothing has been written then.
         ModelError: a model can't be loaded.
         StorageError: the database can't be used.
         KeyboardInterrupt: Ctrl-C or SIGTERM; the sweep is marked as interrupted, finished samples are stored.
     """
     missing, reused = _missing(cells, database_url, sweep.diagnostics)
+    for note in foresee(list({sample.cell.fingerprint: sample.cell for sample in missing}.values())):
+        print(f"note: {note}", file=sys.stderr, flush=True)
     sweep_id = f"{_slug(sweep.name)}-{fingerprint([sweep.name, [(c.fingerprint, c.n, c.repeats) for c in cells]])[:8]}"
     run = _Run(sweep, cells, sweep_id, make_progress(progress, cells, missing))
     log.info("%d samples reused, %d to run", reused, len(missing))

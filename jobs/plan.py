@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from jobs.benchmarks.base import Benchmark
 from jobs.grid import resolve_sampling
+from jobs.prompts import CHARS_PER_TOKEN, chat_refusal, count_tokens, estimate_tokens, lacks_chat_template
 from jobs.spec import Sweep
 from tiercache.errors import ModelError
 from tiercache.footprint import footprint
@@ -22,7 +23,6 @@ from tiercache.shapes import ModelShape, locate, shape_of
 GPU_BYTES = 80 * 2**30  # assumed where the cluster isn't asked
 GPU_USABLE = 0.9  # the rest is left to activations and the allocator
 CPU_SIZED_BYTES = 2**30  # weights below this run well on a CPU: no GPU is planned for them unless one is asked for
-CHARS_PER_TOKEN = 3.5  # English prose; used only where the model's tokenizer isn't at hand
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,10 @@ def plan_sweep(sweep: Sweep, benchmarks: Sequence[Benchmark], gpu_bytes: int = G
             size = _size(benchmark, spec, place)
             if size.note:
                 notes[size.note] = None
+            if benchmark.prompt_mode == "chat" and lacks_chat_template(spec, place):
+                notes[chat_refusal(spec.name, benchmark.name)] = None
             new_tokens = resolve_sampling(benchmark, sweep.sampling).max_new_tokens
-            total, longest = size.prompt_tokens + new_tokens, _longest(shape)
+            total, longest = size.prompt_tokens + new_tokens, longest_context(shape)
             if longest is not None and total > longest:
                 remedy = "such samples fail; lower sampling.max_new_tokens"
                 notes[f"{spec.name} on {benchmark.name}: {total:,} tokens exceed its {longest:,}: {remedy}."] = None
@@ -166,7 +168,7 @@ def sequence_bytes(policy: Policy, shape: ModelShape, dtype: str, prompt_tokens:
     return SequenceBytes(tokens.device_bytes(size), tokens.running_bytes(size), shape.host_bytes(tokens, dtype), full)
 
 
-def _longest(shape: ModelShape | None) -> int | None:
+def longest_context(shape: ModelShape | None) -> int | None:
     """Most tokens that the engine accepts: the context, or a sliding window, beyond which a model would forget."""
     known = (shape.max_context, shape.sliding_window) if shape else ()
     return min((tokens for tokens in known if tokens), default=None)
@@ -200,26 +202,9 @@ def _size(benchmark: Benchmark, spec: ModelSpec, place: Path | None) -> _Size:
         return _Size(problems, tokens, note)
     loaded = benchmark.load()
     texts = [problem.prompt for problem in loaded[:64]]
-    tokenizer = _tokenizer_file(place)
-    if tokenizer is not None:
-        counts = _count_tokens(tokenizer, texts)
-        if counts is not None:
-            return _Size(len(loaded), math.ceil(sum(counts) / len(counts)), None)
-    mean = math.ceil(sum(map(len, texts)) / len(texts) / CHARS_PER_TOKEN)
+    counts = count_tokens(place, texts)
+    if counts is not None:
+        return _Size(len(loaded), math.ceil(sum(counts) / len(counts)), None)
+    mean = estimate_tokens(sum(map(len, texts)) / len(texts))
     note = f"{benchmark.name} on {spec.name}: prompt tokens estimated from characters ({CHARS_PER_TOKEN} each)."
     return _Size(len(loaded), mean, note)
-
-
-def _tokenizer_file(place: Path | None) -> Path | None:
-    file = place / "tokenizer.json" if place is not None and place.is_dir() else None
-    return file if file is not None and file.is_file() else None
-
-
-def _count_tokens(tokenizer: Path, texts: Sequence[str]) -> list[int] | None:
-    from tokenizers import Tokenizer
-
-    try:
-        loaded = Tokenizer.from_file(str(tokenizer))
-        return [len(encoding.ids) for encoding in loaded.encode_batch(list(texts))]
-    except Exception:  # the library raises bare Exception; an estimate is good enough for a plan
-        return None
