@@ -141,7 +141,7 @@ def _budget(group: _Group, shape: ModelShape, dtype: str, refusals: list[str], n
 
 def _policies(cells: Sequence[Cell]) -> str:
     names = ", ".join(f"'{cell.policy.label}'" for cell in cells[:NAMED])
-    return names if len(cells) <= NAMED else f"{names} and {len(cells) - NAMED} others"
+    return names if len(cells) <= NAMED else f"{names} and {len(cells) - NAMED} more"
 
 
 def _dtype(cell: Cell, place: Path | None) -> str:
