@@ -1,5 +1,6 @@
 """The tiered cache of a running batch: owner of all stores, of every sequence's tier counts, and of their agreement."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -89,8 +90,10 @@ class TieredCache:
 
     @property
     def metadata_token_bytes(self) -> int:
-        """Bytes of positions, slot fields and kept codes for one token over all layers and KV heads."""
-        return self.hbm.metadata_slot_bytes() * self.geometry.layers * self.geometry.kv_heads
+        """Bytes of positions, slot fields, kept codes and page bounds for one token over all layers and KV heads."""
+        g, page = self.geometry, self.policy.reading.pages
+        bounds = math.ceil(2 * g.head_dim * g.dtype.itemsize / page) if page else 0
+        return (self.hbm.metadata_slot_bytes() + bounds) * g.layers * g.kv_heads
 
     def allocated_bytes(self) -> int:
         """Bytes of all stores' planes, unused slots and metadata included."""

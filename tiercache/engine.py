@@ -12,13 +12,13 @@ from torch import Tensor
 
 from tiercache import hf
 from tiercache.cache import TieredCache
-from tiercache.errors import ModelError, ResourceError
+from tiercache.errors import ModelError, RequestError, ResourceError
 from tiercache.footprint import footprint
 from tiercache.meter import Meter
 from tiercache.model import LoadedModel
 from tiercache.policy import Policy, parse_policy
 from tiercache.prefill import by_length, prefill
-from tiercache.requests import Completion, Request, RunStats, Sampling
+from tiercache.requests import Completion, Request, RunStats, Sampling, check_whole
 from tiercache.sampling import sample
 from tiercache.sizes import sizes
 from tiercache.step import DecodeStep
@@ -33,11 +33,20 @@ class Limits:
     max_batch       rows decoded together at most.
     hbm_kv_budget   bytes of device memory for keys and values; None: rows are limited by `max_batch` alone.
     prefill_chunk   prompt tokens of one row per forward pass.
+
+    Raises:
+        RequestError: one of them is no whole number from 1 on.
     """
 
     max_batch: int = 64
     hbm_kv_budget: int | None = None
     prefill_chunk: int = 512
+
+    def __post_init__(self) -> None:
+        check_whole("max_batch", self.max_batch, 1)
+        check_whole("prefill_chunk", self.prefill_chunk, 1)
+        if self.hbm_kv_budget is not None:
+            check_whole("hbm_kv_budget", self.hbm_kv_budget, 1)
 
 
 class Probe(Protocol):
@@ -86,9 +95,11 @@ class Engine:
         """All completions, in the prompts' order. A prompt is text or token ids; prompt i gets `seed + i`.
 
         Raises:
-            ModelError, ResourceError, PolicyError: a prompt or the policy can't be run as asked.
+            RequestError, ModelError, ResourceError, PolicyError: a prompt or the policy can't be run as asked.
         """
         policy = policy if isinstance(policy, Policy) else parse_policy(policy)
+        if isinstance(seed, bool) or not isinstance(seed, int) or abs(seed) >= 2**62:
+            raise RequestError(f"seed: is a whole number below 2**62 (got {seed!r}).")
         sampling = Sampling(temperature, top_p, max_new_tokens)
         given: list[str | Sequence[int]] = [prompts] if isinstance(prompts, str) else list(prompts)
         ids = [self.loaded.encode(each, chat)[1] if isinstance(each, str) else each for each in given]
@@ -99,13 +110,18 @@ class Engine:
         """Refuses what can't be run as asked, before anything is.
 
         Raises:
-            ModelError: prompt and output exceed the model's context, or the prompt is empty.
+            RequestError: the prompt is empty or holds what is no token.
+            ModelError: prompt and output exceed the model's context.
             ResourceError: the sequence alone needs more than `hbm_kv_budget`.
         """
         prompt, new = len(request.prompt), request.sampling.max_new_tokens
-        if prompt == 0 or new < 1:
-            raise ModelError(
-                f"{request.key}: needs a prompt and max_new_tokens of at least 1 (got {prompt} and {new})."
+        if prompt == 0:
+            raise RequestError(f"{request.key}: the prompt has no token.")
+        strange = next((t for t in request.prompt if not isinstance(t, int) or not 0 <= t < self.loaded.vocab), None)
+        if strange is not None:
+            raise RequestError(
+                f"{request.key}: {strange!r} is no token of the model; allowed: whole numbers from 0 to "
+                f"{self.loaded.vocab - 1}."
             )
         if prompt + new > self.loaded.max_context:
             raise ModelError(

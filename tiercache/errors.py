@@ -3,6 +3,7 @@
     TierCacheError
     ├── SpecError        a sweep file says something impossible
     ├── PolicyError      a policy's parameters are impossible or contradict each other
+    ├── RequestError     a prompt, a sampling parameter or a limit is impossible
     ├── ModelError       a model can't be found, isn't supported or doesn't fit the request
     ├── BenchmarkError   a benchmark's data are missing or malformed
     ├── GradingError     an answer could not be graded
@@ -23,6 +24,10 @@ class SpecError(TierCacheError):
 
 class PolicyError(TierCacheError):
     """A policy's parameters are impossible or contradict each other."""
+
+
+class RequestError(TierCacheError):
+    """A prompt, a sampling parameter or a limit is impossible."""
 
 
 class ModelError(TierCacheError):

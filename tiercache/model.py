@@ -36,6 +36,11 @@ class LoadedModel:
     context_reason: str
     facts: Facts
 
+    @property
+    def vocab(self) -> int:
+        """Token ids are below this."""
+        return int(self.model.config.vocab_size)
+
     def encode(self, prompt: str, chat: bool = False, system: str | None = None) -> tuple[str, list[int]]:
         """Renders and tokenizes a prompt; returns the rendered text and its ids.
 
@@ -51,7 +56,10 @@ class LoadedModel:
         if not chat:
             return prompt, list(tokenizer(prompt)["input_ids"])
         if tokenizer.chat_template is None:
-            raise ModelError("prompt: 'chat' needs a chat template and this model has none; use prompt: raw.")
+            raise ModelError(
+                "prompt: 'chat' needs a chat template and this model has none; use raw prompts: chat=False, or "
+                "prompt_mode: raw in a sweep."
+            )
         turns = [{"role": "system", "content": system}] if system else []
         turns.append({"role": "user", "content": prompt})
         text = str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
@@ -71,6 +79,8 @@ def load(spec: ModelSpec, device: str | torch.device = "cpu") -> LoadedModel:
         ModelError: nothing there, an unsupported architecture, or a file that transformers can't read.
     """
     device = torch.device(device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ModelError("device: 'cuda' is not available to this torch; allowed here: cpu.")
     source, kwargs = _source(spec)
     dtype = _dtype(spec, gguf="gguf_file" in kwargs)
     try:

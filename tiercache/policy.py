@@ -77,6 +77,8 @@ def parse_policy(entry: str | Mapping[str, Any], where: str = "policy") -> Polic
     Raises:
         PolicyError: unknown preset, scorer or knob, a value out of range, a missing or contradictory knob.
     """
+    if not isinstance(entry, str | Mapping):
+        raise PolicyError(f"{where}: is a preset's name or a mapping with name and knobs (got {entry!r}).")
     given = {"name": entry} if isinstance(entry, str) else dict(entry)
     if given.get("positions") is True:  # YAML's reading of the word
         given["positions"] = "true"

@@ -1,18 +1,42 @@
 """What goes into the engine and what comes out. Plain data: no torch, can cross process boundaries."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from tiercache.errors import RequestError
 from tiercache.ledger import SequenceBytes
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Decoding of one sequence; temperature 0 is greedy."""
+    """Decoding of one sequence; temperature 0 is greedy.
+
+    Raises:
+        RequestError: temperature below 0, top_p outside (0, 1], max_new_tokens below 1; or not numbers.
+    """
 
     temperature: float = 0.0
     top_p: float = 1.0
     max_new_tokens: int = 512
+
+    def __post_init__(self) -> None:
+        check_number("temperature", self.temperature, "0 (greedy) or more", lambda x: 0 <= x < math.inf)
+        check_number("top_p", self.top_p, "above 0 and at most 1", lambda x: 0 < x <= 1)
+        check_whole("max_new_tokens", self.max_new_tokens, 1)
+
+
+def check_number(name: str, value: object, allowed: str, good: Callable[[float], bool]) -> None:
+    """Raises RequestError unless the value is a number, and a good one."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not good(value):
+        raise RequestError(f"{name}: is a number, {allowed} (got {value!r}).")
+
+
+def check_whole(name: str, value: object, least: int) -> None:
+    """Raises RequestError unless the value is a whole number from `least` on."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise RequestError(f"{name}: is a whole number from {least} on (got {value!r}).")
 
 
 @dataclass(frozen=True)

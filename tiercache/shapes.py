@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tiercache.errors import ModelError
+from tiercache.errors import ModelError, PolicyError
 from tiercache.footprint import Footprint
 from tiercache.model_spec import EMBEDDED, ModelSpec
 from tiercache.policy import Policy
@@ -54,7 +54,10 @@ class ModelShape:
     def sizes(self, policy: Policy, dtype: str = "auto") -> Sizes:
         """Bytes of a token in each form under this policy."""
         item = ELEMENT_BYTES[self.resolve(dtype)]
-        return sizes(policy.storage, policy.placement.window, self.layers, self.kv_heads, self.head_dim, item)
+        try:
+            return sizes(policy.storage, policy.placement.window, self.layers, self.kv_heads, self.head_dim, item)
+        except PolicyError as problem:
+            raise PolicyError(f"policies: '{policy.label}': {problem}") from None
 
     def device_bytes(self, tokens: Footprint, size: Sizes) -> int:
         """Most device bytes of one sequence, by the rule of the engine's admission."""

@@ -83,7 +83,8 @@ def streams(draw):  # type: ignore[no-untyped-def]
     if draw(st.booleans()):  # some tokens that don't move at all
         states = {n: x.round().clamp(-1, 0) for n, x in states.items()}
     numbers = st.lists(st.integers(1, layers), min_size=1, max_size=3, unique=True)
-    return states, sizes, draw(numbers), draw(numbers), draw(st.integers(2, 8))
+    band = draw(numbers)
+    return states, sizes, band, draw(numbers.filter(lambda other: {*other} != {*band})), draw(st.integers(2, 8))
 
 
 def epikv_of(facts, **knobs):  # type: ignore[no-untyped-def]

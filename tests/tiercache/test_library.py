@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from tiny import POLICIES, generate, loaded, prompts, requests
 
 import tiercache
-from tiercache import Engine, Limits, parse_policy
-from tiercache.errors import ModelError, PolicyError
+from tiercache import Engine, Limits, ModelSpec, load, parse_policy
+from tiercache.errors import ModelError, PolicyError, RequestError
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,7 +63,7 @@ def test_generate_refuses_what_it_cant_run() -> None:
         engine.generate("text")
     with pytest.raises(PolicyError, match="Did you mean 'h2o'"):
         engine.generate(prompts(5), "h20")
-    with pytest.raises(ModelError, match="needs a prompt"):
+    with pytest.raises(RequestError, match="the prompt has no token"):
         engine.generate([[]])
 
 
@@ -101,3 +102,42 @@ def test_links_of_the_pages_exist() -> None:
     for page in ("library.md", "own_scorer.md"):
         for link in re.findall(r"\]\(([^)#:]+)\)", (ROOT / "docs" / page).read_text(encoding="utf-8")):
             assert (ROOT / "docs" / link).exists(), link
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"temperature": -1}, r"temperature: is a number, 0 \(greedy\) or more \(got -1\)"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"temperature": float("inf")}, "temperature"),
+        ({"top_p": 0}, "top_p: is a number, above 0 and at most 1"),
+        ({"max_new_tokens": 2.5}, r"max_new_tokens: is a whole number from 1 on \(got 2.5\)"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"seed": "a"}, "seed: is a whole number"),
+        ({"seed": 2**70}, "seed"),
+        ({"prompts": [[1, 10**6]]}, "1000000 is no token of the model; allowed: whole numbers from 0 to 255"),
+        ({"prompts": [[-1]]}, "-1 is no token"),
+        ({"prompts": [[1.5]]}, "1.5 is no token"),
+        ({"prompts": [[]]}, "the prompt has no token"),
+    ],
+    ids=str,
+)
+def test_what_cant_be_generated_is_refused(given: dict[str, object], words: str) -> None:
+    arguments = {"prompts": [[1, 2, 3]], "max_new_tokens": 4, **given}
+    with pytest.raises(RequestError, match=words):
+        Engine(loaded("llama")).generate(arguments.pop("prompts"), "full", **arguments)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"max_batch": 0}, {"max_batch": 1.5}, {"prefill_chunk": 0}, {"hbm_kv_budget": "1GiB"}, {"max_batch": True}],
+)
+def test_limits_are_whole_numbers(given: dict[str, object]) -> None:
+    with pytest.raises(RequestError, match=f"{next(iter(given))}: is a whole number from 1 on"):
+        Limits(**given)  # type: ignore[arg-type]
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    if not torch.cuda.is_available():
+        with pytest.raises(ModelError, match="device: 'cuda' is not available"):
+            load(ModelSpec(id="reasoner"), "cuda")

@@ -42,6 +42,26 @@ def written(folder: Path, body: str) -> Path:
             "observe_prefill raised AttributeError.* in line 5",
         ),
         ("    def fields(self): 1 / 0", "fields raised ZeroDivisionError"),
+        ("    def fields(self): return ['mass']", "fields returned .*; it must map names to torch types"),
+        ("    def fields(self): return {'m': 'float32'}", "fields returned .*; it must map names to torch types"),
+        ("    def fields(self): return {'pos': torch.int32}", "fields can't be called pos"),
+        ("    def state(self): return {'a': torch.float32}", "state returned .*; it must map names to"),
+        (
+            "    remembers = True\n    def remember(self, view): return {'q': view.pos}",
+            "remember returned 'q', which fields.. doesn't name",
+        ),
+        ("    remembers = True\n    def remember(self, view): pass", "remember returned NoneType; it must map"),
+        (
+            "    hidden_layers = (1,)\n    def fields(self): return {'m': torch.float32}\n"
+            "    def observe_hidden(self, hidden, state): return {'m': hidden[1]}",
+            "observe_hidden returned .* for 'm'; it must be a tensor of shape",
+        ),
+        ("    hidden_layers = (99,)", "hidden_layers is a tuple of layers from 0 to 1"),
+        ("    hidden_layers = 1", "hidden_layers is a tuple of layers"),
+        ("    query_window = -1", "query_window is a whole number from 0 on"),
+        ("    ordered = 'yes'", "ordered is true or false"),
+        ("    def score(self, view): return view.pos * 1j", "score returned complex numbers"),
+        ("    def score(self, view): raise SystemExit", "score raised SystemExit.* in line 4"),
     ],
 )
 def test_what_fails_inside_says_where(tmp_path: Path, body: str, words: str) -> None:

@@ -108,3 +108,13 @@ def test_pages_go_with_a_budget_and_without_eviction() -> None:
     ]:
         with pytest.raises(PolicyError, match=words):
             parse_policy(entry)
+
+
+def test_bounds_count_as_metadata() -> None:
+    """A least and a greatest key for each page: over 4 tokens a page, half of the keys and values' own bytes."""
+    request = requests(prompts(40), new=16)
+    plain, paged = (
+        generate(loaded("llama"), request, policy)[0].ledger.metadata_bytes_peak
+        for policy in ("full", {"name": "quest", "pages": 4, "read_budget": 16})
+    )
+    assert paged - plain == 55 * loaded("llama").geometry.token_bytes // 4

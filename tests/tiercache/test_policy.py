@@ -85,3 +85,56 @@ def test_true_positions_may_be_written_without_quotes() -> None:
 def test_reading_a_policy_needs_no_torch() -> None:
     code = "import sys, tiercache.policy, tiercache.placement, tiercache.model_spec; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (
+            {"name": "h2o", "budget": 0.5, "packed_bits": 2},
+            "packed_bits: has no effect here; give one of packed, packed_by",
+        ),
+        ({"name": "h2o", "budget": 0.5, "t1_read": "stream"}, "t1_read: has no effect here"),
+        ({"name": "h2o", "budget": 0.5, "chunk_keep": 0.1}, "chunk_keep: has no effect here; give one of chunk"),
+        ({"name": "h2o", "budget": 0.5, "compound": False}, "compound: has no effect here; give one of evict"),
+        ({"name": "h2o", "budget": 0.5, "share_pages": True}, "share_pages: has no effect here; give one of pages"),
+        (
+            {"name": "thinkv", "budget": 64, "recent": 50},
+            "recent: has no effect with segment: thoughts shrink as they end",
+        ),
+        ({"name": "lagkv", "chunk_keep": 0.5, "every": 50}, "every: has no effect with chunk"),
+        (
+            {"name": "quest", "read_budget": 64, "scorer": "keydiff"},
+            "scorer: has no effect with pages: .* nothing is ever",
+        ),
+        ({"name": "quest", "read_budget": {"bytes": 0.3}}, "read_budget is of tokens"),
+        ({"name": "thinkv", "budget": 64, "ladder": [4, 8]}, "ladder: sizes fall from step to step"),
+        ({"name": "thinkv", "budget": 64, "ladder": []}, "ladder: value should have at least 1 item"),
+        (
+            {"name": "thinkv", "budget": 64, "ladder": 16},
+            r"ladder: is a list of falling sizes; in a sweep file.*\[\[16, 8, 4\]\]",
+        ),
+        (
+            {"name": "thinkv", "budget": 64, "execution_below": 0.9, "transition_above": 0.1},
+            "execution_below 0.9 is above transition_above 0.1",
+        ),
+        ({"name": "epikv", "budget": 0.5, "band_a": 2, "band_b": "2"}, "band_a and band_b are the same layers"),
+        ({"name": "hierarchy", "hbm": "0.5", "evict": 0}, r"hbm: is a number \(got '0.5'\)"),
+        ({"name": "hierarchy", "hbm": False, "evict": 0}, r"hbm: is a number \(got False\)"),
+        ({"name": "h2o", "budget": 0.5, "pin_prompt": "off"}, r"pin_prompt: is true or false \(got 'off'\)"),
+        ({"name": "h2o", "budget": "50%"}, r"budget: is a number of tokens .* \{bytes: 0.2\} \(got '50%'\)"),
+        (
+            {"name": "h2o", "budget": {"byte": 0.2}},
+            "byte: unknown key. Did you mean 'bytes'. Allowed keys: bytes, ratio, tok",
+        ),
+    ],
+)
+def test_what_has_no_effect_or_contradicts_itself_is_refused(entry: dict[str, object], words: str) -> None:
+    with pytest.raises(PolicyError, match=words):
+        parse_policy(entry)
+
+
+@pytest.mark.parametrize("entry", [None, ["h2o"], 3])
+def test_a_policy_is_a_name_or_a_mapping(entry: object) -> None:
+    with pytest.raises(PolicyError, match="policy: is a preset's name or a mapping"):
+        parse_policy(entry)  # type: ignore[arg-type]

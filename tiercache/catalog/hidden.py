@@ -43,7 +43,7 @@ class EpiKV(Signal):
 
     @model_validator(mode="after")
     def _apart(self) -> "EpiKV":
-        if self.band_a is not None and self.signal != "variance" and self.band_a == self.band_b:
+        if self.band_a and self.band_b and self.signal != "variance" and {*self.band_a} == {*self.band_b}:
             raise ValueError("band_a and band_b are the same layers, so that their difference is always 0")
         return self
 
