@@ -1,0 +1,43 @@
+"""What tiers cost: decode tokens/s of a hierarchy that evicts nothing, and of quantised tiers, against `full`.
+
+    python benchmarks/tier_overhead.py [--context 1024 4096] [--batch 4] [--json out.json]
+
+On a CPU nothing crosses a bus, so this is the price of reading several tiers and of putting them together again, and for
+quantised tiers what reading fewer bytes gives back.
+"""
+
+import torch
+from measure import against, arguments, decode_rate, in_turn, random_prompts, report, synthetic
+
+POLICIES = {
+    "full": "full",
+    "hierarchy hbm=0.5 evict=0": {"name": "hierarchy", "hbm": 0.5, "evict": 0},
+    "hierarchy hbm=0.5 evict=0 stream": {"name": "hierarchy", "hbm": 0.5, "evict": 0, "t1_read": "stream"},
+    "hierarchy hbm=0.5 packed=0.5": {"name": "hierarchy", "hbm": 0.5, "evict": 0, "packed": 0.5},
+    "qevict 20% of bytes": {"name": "qevict", "budget": {"bytes": 0.2}},
+    "kivi 2 bits": {"name": "kivi", "packed_bits": 2},
+}
+
+
+def main() -> None:
+    parser = arguments(__doc__ or "", context=[1024, 4096], batch=4, new=96)
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    loaded = synthetic(layers=4, hidden=576, heads=9, kv_heads=3)
+    rows = []
+    for context in given.context:
+        prompts = random_prompts(loaded, given.batch, context)
+        runs = {
+            name: lambda policy=policy, prompts=prompts: decode_rate(loaded, prompts, policy, given.new)
+            for name, policy in POLICIES.items()
+        }
+        found = in_turn(runs, given.pairs)
+        rows += [
+            {"context": context, "batch": given.batch, "policy": name, **against(found, name, "full")}
+            for name in POLICIES
+        ]
+    report(rows, given)
+
+
+if __name__ == "__main__":
+    main()
