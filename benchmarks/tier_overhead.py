@@ -2,8 +2,8 @@
 
     python benchmarks/tier_overhead.py [--context 1024 4096] [--batch 4] [--json out.json]
 
-On a CPU nothing crosses a bus, so this is the price of reading several tiers and of putting them together again, and for
-quantised tiers what reading fewer bytes gives back.
+On a CPU nothing crosses a bus, so this is the price of reading several tiers and of putting them together again, and
+for quantised tiers what reading fewer bytes gives back.
 """
 
 import torch

@@ -77,3 +77,22 @@ def test_the_page_of_policies_is_made_from_the_database(tmp_path: Path) -> None:
     assert float(rows[1][6]) < 1, "recall"
     assert "**0.7**: chance with the prompt kept has" in text
     assert "positions=drifted" in rows[-1][0]
+
+
+def test_what_signals_and_tiers_cost(tmp_path: Path) -> None:
+    for name in ("scoring_overhead", "tier_overhead"):
+        out = tmp_path / f"{name}.json"
+        script(name, "--context=48", "--batch=2", "--new=12", "--pairs=1", f"--json={out}")
+        found = json.loads(out.read_text())
+        assert found["threads"] == 1
+        assert found["rows"][0]["policy"] == "full"
+        assert found["rows"][0]["ratio"] == 1
+        assert all(row["ratio"] > 0 for row in found["rows"])
+
+
+def test_memory_is_what_the_ledger_says(tmp_path: Path) -> None:
+    text = script("memory_honesty", "--rows=4", "--context=2048", "--policies", "full", "h2o", "quest")
+    rows = {line.split()[0]: line.split() for line in text.splitlines()}
+    assert 1 <= float(rows["h2o"][1]) < 1.4
+    assert int(rows["streaming"][1]) == 512, "a quarter stays"
+    assert float(rows["full"][4]) < 2

@@ -28,7 +28,7 @@ class PageBounds:
         have_rows, have_pages = self.low.shape[1], self.low.shape[3]
         if rows <= have_rows and pages <= have_pages:
             return
-        rows, pages = max(rows, have_rows), max(pages, have_pages + have_pages // 2)
+        rows, pages = max(rows, have_rows), max(pages, have_pages)
         for name, fill in (("low", float("inf")), ("high", float("-inf"))):
             old = getattr(self, name)
             new = old.new_full((old.shape[0], rows, old.shape[2], pages, old.shape[4]), fill)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tiercache.quantize import Format
 
-QUANTUM = 16  # slots are allocated in multiples of this many
+QUANTUM = 8  # slots are allocated in multiples of this many
 GROWTH = 16  # a full store grows by this part of itself: so much is unused at most, and copying stays cheap
 
 
@@ -110,7 +110,7 @@ class TierStore:
         """Gives back rows and slots where much more is there than is used; `slack` slots more are soon used again."""
         rows, slots = self.capacity
         few_rows, few_slots = self.rows, _rounded(self.used() + 1 + slack)
-        less_rows = few_rows if rows - few_rows > few_rows // 4 else rows
+        less_rows = few_rows if rows - few_rows > few_rows // 8 else rows
         less_slots = few_slots if slots - few_slots > few_slots // GROWTH else slots
         if (less_rows, less_slots) != (rows, slots):
             self._resize(less_rows, less_slots)

@@ -109,5 +109,14 @@ def test_a_store_grows_by_little_and_gives_back() -> None:
         cache.open_slots()
         assert store.capacity[1] <= 1.07 * max(store.extents) + 32
     cache.leave(0)
-    assert store.capacity == (3, 224), "the longest has left: 220 and one more, rounded up"
+    assert store.capacity == (3, 224), "the longest has left: 220 and one more, in eights"
     assert store.allocated_bytes() == sum(plane.numel() * plane.element_size() for plane in store.planes.values())
+
+
+def test_bounds_of_pages_take_no_more_than_pages_need() -> None:
+    model = loaded("llama")
+    policy = parse_policy({"name": "quest", "pages": 4, "read_budget": 16})
+    cache = TieredCache(model.geometry, policy, model.device, model.facts)
+    prefill(model, cache, prompts(*[40] * 12), list(range(12)), 512)
+    assert cache.pages is not None
+    assert cache.pages.low.shape[1:4] == (12, 2, 10)
