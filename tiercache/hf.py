@@ -18,6 +18,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from tiercache.errors import ModelError
+from tiercache.lean import LeanLayer, lean_layers
 from tiercache.rope import Rope
 from tiercache.step import Step
 
@@ -67,11 +68,13 @@ def prepared(model: PreTrainedModel) -> Iterator[None]:
 
 
 def check_prepared(model: PreTrainedModel) -> None:
-    """Raises ModelError if somebody has switched the model to another attention since."""
+    """Before a run. Raises ModelError if somebody has switched the model to another attention since."""
     if model.config._attn_implementation != NAME:
         raise ModelError(
             f"the model's attention is '{model.config._attn_implementation}', not '{NAME}'; wrap the model again."
         )
+    if model in _lean:
+        take_over(model)
 
 
 def shorten_lookups(model: PreTrainedModel) -> None:
@@ -102,8 +105,17 @@ def hidden_states(model: PreTrainedModel, tokens: Tensor, positions: Tensor, ste
     """One forward pass: tokens and positions [rows, n] -> last hidden states [rows, n, hidden], no vocabulary."""
     decoder = model.model
     hidden = decoder.embed_tokens(tokens)
-    rotation = _rotation(model, hidden, positions)
+    cos, sin, signed = _rotation(model, hidden, positions)
     watched = step.hidden_layers
+    lean = _lean.get(model)
+    if lean is not None:
+        cos, signed = cos.unsqueeze(1), signed.unsqueeze(1)
+        for index, quick in enumerate(lean):
+            hidden = quick(hidden, cos, signed, step)
+            if index in watched:
+                step.layer_output(index, hidden)
+        return decoder.norm(hidden)  # type: ignore[no-any-return]
+    rotation = cos, sin
     for index, layer in enumerate(decoder.layers):
         # The detour over `__call__` is for hooks alone, and costs a small model some time.
         call = layer if layer._forward_hooks or layer._forward_pre_hooks else layer.forward
@@ -117,10 +129,22 @@ TABLE_BYTES = 8 * 2**20  # larger models spend their time elsewhere
 STATIC_ROPE = ("default", "linear", "llama3")  # angles that depend on the position alone
 
 _tables: "WeakKeyDictionary[PreTrainedModel, Tensor | None]" = WeakKeyDictionary()
+_lean: "WeakKeyDictionary[PreTrainedModel, list[LeanLayer] | None]" = WeakKeyDictionary()  # only of models of our own
 
 
-def _rotation(model: PreTrainedModel, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of RoPE, each [rows, n, head_dim]; looked up where a table of all positions is small.
+def take_over(model: PreTrainedModel) -> None:
+    """Lets the engine run the decoder layers itself where it knows their arithmetic; see `tiercache.lean`.
+
+    Joins weights, so call it for models that are the engine's own, and again before a run: whoever has registered a
+    hook or moved the model since is respected.
+    """
+    _lean[model] = lean_layers(model, _lean.get(model))
+
+
+def _rotation(model: PreTrainedModel, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Cosines and sines of RoPE, and sines of which the first half has its sign changed, each [rows, n, head_dim].
+
+    They are looked up where a table of all positions is small.
 
     The model computes them anew at each step, a twentieth of a small model's decoding. Its own function fills the
     table, so the numbers are the same.
@@ -129,9 +153,15 @@ def _rotation(model: PreTrainedModel, hidden: Tensor, positions: Tensor) -> tupl
         _tables[model] = _table(model, hidden)
     table = _tables[model]
     if table is None:
-        return model.model.rotary_emb(hidden, position_ids=positions)  # type: ignore[no-any-return]
-    cos, sin = table[positions].unbind(-2)
-    return cos, sin
+        cos, sin = model.model.rotary_emb(hidden, position_ids=positions)
+        return cos, sin, _signed(sin)
+    cos, sin, signed = table[positions].unbind(-2)
+    return cos, sin, signed
+
+
+def _signed(sin: Tensor) -> Tensor:
+    first, second = sin.chunk(2, dim=-1)
+    return torch.cat([-first, second], dim=-1)
 
 
 def rope(model: PreTrainedModel) -> Rope | None:
@@ -152,13 +182,13 @@ def _rope_type(model: PreTrainedModel) -> str:
 
 
 def _table(model: PreTrainedModel, hidden: Tensor) -> Tensor | None:
-    """[positions, 2, head_dim]"""
+    """[positions, 3, head_dim]"""
     every = torch.arange(model.config.max_position_embeddings, device=hidden.device).unsqueeze(0)
     cos, sin = model.model.rotary_emb(hidden[:1, :1], position_ids=every[:, :1])
-    if _rope_type(model) not in STATIC_ROPE or 2 * cos.numel() * cos.element_size() * every.shape[1] > TABLE_BYTES:
+    if _rope_type(model) not in STATIC_ROPE or 3 * cos.numel() * cos.element_size() * every.shape[1] > TABLE_BYTES:
         return None
     cos, sin = model.model.rotary_emb(hidden[:1, :1], position_ids=every)
-    return torch.stack([cos[0], sin[0]], dim=1)
+    return torch.stack([cos[0], sin[0], _signed(sin[0])], dim=1)
 
 
 def logits(model: PreTrainedModel, hidden: Tensor) -> Tensor:

@@ -101,6 +101,7 @@ def wrap(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, devi
     model.train(False)
     model.to(device)  # type: ignore[arg-type]
     hf.shorten_lookups(model)
+    hf.take_over(model)
     return describe(model, tokenizer)
 
 

@@ -1,0 +1,108 @@
+"""The engine's own decoder layers: the modules' numbers, the modules' weights, and the modules themselves where one
+must."""
+
+import copy
+
+import pytest
+import torch
+from tiny import FAMILIES, tiny
+
+from tiercache import hf
+from tiercache.attention import fused_attention
+from tiercache.lean import lean_layers
+from tiercache.model import wrap
+
+
+class Plain:
+    """A step that attends to the chunk alone."""
+
+    hidden_layers = (0, 1)
+
+    def __init__(self) -> None:
+        self.outputs: list[torch.Tensor] = []
+
+    def attend(self, layer, query, key, value, scaling):  # type: ignore[no-untyped-def]
+        return fused_attention(query, key, value, None, scaling, causal=True).transpose(1, 2)
+
+    def layer_output(self, layer: int, hidden: torch.Tensor) -> None:
+        self.outputs.append(hidden)
+
+
+def fresh(family: str, dtype: torch.dtype = torch.float64):  # type: ignore[no-untyped-def]
+    model = copy.deepcopy(tiny(family)).to(dtype)
+    return wrap(model, None, torch.device("cpu")).model
+
+
+def states(model, lean: bool):  # type: ignore[no-untyped-def]
+    tokens = torch.randint(0, 256, (3, 17), generator=torch.Generator().manual_seed(5))
+    kept = hf._lean[model]
+    assert kept is not None
+    step = Plain()
+    hf._lean[model] = kept if lean else None
+    try:
+        with torch.inference_mode():
+            last = hf.hidden_states(model, tokens, torch.arange(17).unsqueeze(0), step)
+    finally:
+        hf._lean[model] = kept
+    return [*step.outputs, last]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 0.1)])
+def test_the_numbers_are_those_of_the_modules(family: str, dtype: torch.dtype, close: float) -> None:
+    model = fresh(family, dtype)
+    for mine, theirs in zip(states(model, True), states(model, False), strict=True):
+        assert mine.dtype == dtype
+        torch.testing.assert_close(mine, theirs, rtol=close, atol=close)
+
+
+def test_weights_are_the_modules_own() -> None:
+    """What is written to a module is what the engine reads, and nothing is there twice."""
+    model = fresh("llama")
+    before = states(model, True)[-1]
+    with torch.no_grad():
+        model.model.layers[1].self_attn.k_proj.weight.mul_(2)
+    after = states(model, True)[-1]
+    assert not torch.equal(before, after)
+    torch.testing.assert_close(after, states(model, False)[-1])
+    layer = hf._lean[model][0]  # type: ignore[index]
+    joined = layer.gates.weight.untyped_storage().data_ptr()
+    assert {part.weight.untyped_storage().data_ptr() for part in layer.gates.parts} == {joined}
+
+
+def test_who_listens_is_called() -> None:
+    model, calls = fresh("qwen2"), []
+    assert hf._lean[model] is not None
+    handle = model.model.layers[0].self_attn.o_proj.register_forward_hook(lambda *_: calls.append(1))
+    hf.take_over(model)
+    assert hf._lean[model] is None
+    with torch.inference_mode():
+        hf.hidden_states(model, torch.tensor([[1, 2]]), torch.arange(2).unsqueeze(0), Plain())
+    assert calls == [1]
+    handle.remove()
+    hf.take_over(model)
+    assert hf._lean[model] is not None
+
+
+def test_other_layers_are_left_alone() -> None:
+    class Adapter(torch.nn.Linear):
+        pass
+
+    model = fresh("llama")
+    model.model.layers[1].mlp.up_proj = Adapter(64, 96, bias=False)
+    assert lean_layers(model) is None
+    model = fresh("llama")
+    model.config.hidden_act = "gelu"
+    assert lean_layers(model) is None
+
+
+def test_a_model_that_was_converted_is_joined_anew() -> None:
+    model = fresh("llama")
+    first = hf._lean[model]
+    hf.take_over(model)
+    assert hf._lean[model][0] is first[0]  # type: ignore[index]
+    model.to(torch.float32)
+    hf.prepare(model)
+    hf.take_over(model)
+    assert hf._lean[model][0] is not first[0]  # type: ignore[index]
+    assert states(model, True)[-1].dtype == torch.float32
