@@ -98,6 +98,8 @@ class LeanLayer:
 
 def _norm(x: Tensor, module: nn.Module) -> Tensor:
     """Root mean square norm, in float32 as the modules have it."""
+    if x.dtype == torch.float32:  # the same bits; other types are rounded before the weight, which torch's own isn't
+        return F.rms_norm(x, x.shape[-1:], module.weight, module.variance_epsilon)  # type: ignore[arg-type]
     wide = x.to(torch.float32)
     wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + module.variance_epsilon)  # type: ignore[operator]
     return module.weight * wide.to(x.dtype)  # type: ignore[operator]
