@@ -96,7 +96,9 @@ def test_output_error_with_quantised_tokens_in_numpy(bits: int) -> None:
     query, keys, values = (torch.randn(n, 8, generator=random, dtype=torch.float64) for n in (3, 9, 9))
     held, packed = (torch.rand(3, 9, generator=random) < share for share in (0.8, 0.4))
     packed &= held
-    kind = formats(parse_policy({"name": "hierarchy", "hbm": 0.3, "evict": 0, "packed_bits": bits}).storage, 1, 8)["k"]
+    kind = formats(
+        parse_policy({"name": "hierarchy", "hbm": 0.3, "evict": 0, "packed": 0.5, "packed_bits": bits}).storage, 1, 8
+    )["k"]
     rough = [kind.unpack(*kind.pack(side).values(), torch.float64) for side in (keys, values)]
     found = output_error(query @ keys.T, values, held, [(packed, query @ rough[0].T, rough[1])])
     for i in range(3):
