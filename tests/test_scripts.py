@@ -96,3 +96,21 @@ def test_memory_is_what_the_ledger_says(tmp_path: Path) -> None:
     assert 1 <= float(rows["h2o"][1]) < 1.4
     assert int(rows["streaming"][1]) == 512, "a quarter stays"
     assert float(rows["full"][4]) < 2
+
+
+def test_the_other_speed_scripts_run(tmp_path: Path) -> None:
+    small = {
+        "scaling": ["--context", "64", "160", "--budget=64", "--policies", "full", "h2o", "--new=6", "--pairs=1"],
+        "budgeted_batch": ["--problems=16", "--rows=16", "--new=8", "--pairs=1"],
+        "roofline": ["--layers=1", "--hidden=64", "--heads=2", "--kv-heads=1", "--context=32", "--new=4", "--pairs=1"],
+    }
+    found = {}
+    for name, arguments in small.items():
+        out = tmp_path / f"{name}.json"
+        script(name, *arguments, f"--json={out}")
+        found[name] = json.loads(out.read_text())["rows"]
+    assert [row["tokens_kept"] for row in found["scaling"]] == [64, 160, 64, 64]
+    full, *quarters = [row["rows"] for row in found["budgeted_batch"]]
+    assert full == 4
+    assert all(rows >= 10 for rows in quarters), "less one whole prompt, before the policy acts on it"
+    assert all(row["share"] > 0 for row in found["roofline"])

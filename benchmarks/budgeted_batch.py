@@ -1,0 +1,44 @@
+"""At the same device memory: how much sooner a policy that keeps a quarter finishes the same problems than `full`.
+
+    python benchmarks/budgeted_batch.py [--problems 64] [--rows 32] [--json out.json]
+
+The budget for keys and values is a quarter of what `rows` rows of the full cache need, so `full` decodes a quarter of
+these rows at once. Wall time of the whole run, prefills included; the reasoner's problems, `new` tokens each.
+"""
+
+import time
+
+import torch
+from measure import against, arguments, in_turn, reasoner, report, run
+
+from reasoner.grammar import make_problem
+
+POLICIES = {
+    "full": "full",
+    "streaming 25%": {"name": "streaming", "budget": 0.25, "positions": "true"},
+    "h2o 25%": {"name": "h2o", "budget": 0.25},
+    "snapkv_d 25%": {"name": "snapkv_d", "budget": 0.25, "every": 16, "recent": 16},
+}
+
+
+def main() -> None:
+    parser = arguments(__doc__ or "", problems=64, rows=32, new=200, pairs=3)
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    loaded = reasoner()
+    prompts = [loaded.encode(make_problem("ledger", 12345, i).prompt)[1] for i in range(given.problems)]
+    whole = (max(map(len, prompts)) + given.new - 1) * loaded.geometry.token_bytes
+    budget, most = given.rows * whole // 4, {}
+
+    def finish(name: str) -> float:
+        start = time.perf_counter()
+        stats = run(loaded, prompts, POLICIES[name], given.new, max_batch=given.rows, hbm_kv_budget=budget)
+        most[name] = stats.max_rows
+        return 1 / (time.perf_counter() - start)
+
+    found = in_turn({name: lambda name=name: finish(name) for name in POLICIES}, given.pairs)
+    report([{"policy": name, "rows": most[name], **against(found, name, "full")} for name in POLICIES], given)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""What a decode step costs by tokens seen and by tokens kept: milliseconds, for contexts and batches.
+
+    python benchmarks/scaling.py [--context 512 4096 32768] [--batch 1 8] [--budget 512] [--json out.json]
+
+A budgeted policy's step should cost the same after 32k tokens as after 4k, since it keeps as many; `full` should grow
+with the context. A two-layer model with random weights; the median step is printed, and its ratio to the shortest
+context of the same policy and batch that has filled the budget.
+"""
+
+import statistics
+
+import torch
+from measure import arguments, random_prompts, report, run, synthetic
+
+
+def policies(budget: int) -> dict[str, object]:
+    return {
+        "full": "full",
+        "streaming": {"name": "streaming", "budget": budget, "positions": "true"},
+        "h2o": {"name": "h2o", "budget": budget},
+        "snapkv_d": {"name": "snapkv_d", "budget": budget, "every": 32},
+        "tova": {"name": "tova", "budget": budget},
+        "keydiff": {"name": "keydiff", "budget": budget, "every": 32},
+    }
+
+
+def main() -> None:
+    parser = arguments(__doc__ or "", context=[512, 4096, 32_768], batch=[1], budget=512, new=48, pairs=3)
+    parser.add_argument("--policies", nargs="+", default=list(policies(1)))
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    loaded = synthetic(layers=2, hidden=128, heads=2, kv_heads=2, context=max(given.context) + given.new + 1)
+    rows = []
+    for batch in given.batch:
+        for name in given.policies:
+            policy, first = policies(given.budget)[name], None
+            for context in given.context:
+                prompts = random_prompts(loaded, batch, context)
+                times = [run(loaded, prompts, policy, given.new).step_p50_s * 1e3 for _ in range(given.pairs)]
+                step = statistics.median(times)
+                if first is None and context >= given.budget:
+                    first = step
+                rows.append(
+                    {
+                        "policy": name,
+                        "batch": batch,
+                        "tokens_seen": context,
+                        "tokens_kept": context if name == "full" else min(context, given.budget),
+                        "step_ms": step,
+                        "to_shortest": step / first if first else None,
+                    }
+                )
+    report(rows, given)
+
+
+if __name__ == "__main__":
+    main()
