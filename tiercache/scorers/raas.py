@@ -56,10 +56,16 @@ class LastUse(Scorer):
         fill = -slots % page
         held = unflatten(F.pad(pos >= 0, (0, fill)), -1, (-1, page))
         keys = unflatten(F.pad(keys, (0, 0, 0, fill)), 2, (-1, page))
-        free, live = ~held.unsqueeze(-1), held.any(-1)
-        low, high = keys.masked_fill(free, float("inf")).amin(3), keys.masked_fill(free, float("-inf")).amax(3)
-        low, high = (side.masked_fill(~live.unsqueeze(-1), 0).to(self.wide) for side in (low, high))
-        return low, high, live
+        live = held.any(-1)
+        low, high = keys.amin(3), keys.amax(3)
+        # All pages of a row are whole but its last: masking that one alone spares copies of all keys.
+        last = (live.sum(-1, keepdim=True) - 1).clamp_min(0).unsqueeze(-1)  # [rows, KV heads, 1, 1]
+        of_box, of_page = last.expand(-1, -1, -1, keys.shape[-1]), last.unsqueeze(-1)
+        tail = keys.gather(2, of_page.expand(-1, -1, -1, page, keys.shape[-1]))
+        free = ~held.gather(2, last.expand(-1, -1, -1, page)).unsqueeze(-1)
+        low.scatter_(2, of_box, tail.masked_fill(free, float("inf")).amin(3))
+        high.scatter_(2, of_box, tail.masked_fill(free, float("-inf")).amax(3))
+        return low.to(self.wide), high.to(self.wide), live
 
     def _scattered(self, keys: Tensor, pos: Tensor, bucket: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The same for pages whose tokens lie anywhere, by bucket."""
