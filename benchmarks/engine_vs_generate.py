@@ -1,6 +1,8 @@
 """Decode tokens/s of the engine (policy `full`) against transformers' `generate`, on the same prompts.
 
     python benchmarks/engine_vs_generate.py [--smollm2 SmolLM2-135M-Instruct.Q4_1.gguf] [--json out.json]
+    python benchmarks/engine_vs_generate.py --batches --smollm2 FILE --contexts 2048 8192 --smollm2-batch 8 --pairs 3
+    python benchmarks/engine_vs_generate.py --caches dynamic static offloaded quantized   # transformers' other caches
 
 Both run in one process, in turn, several times. Two ratios are printed: the median of the ratios pair by pair, and the
 ratio of the fastest runs, which is steadier where other machines share the processor. Decode time is the time of a run
@@ -46,7 +48,9 @@ def engine_run(loaded: LoadedModel, prompts: Tokens) -> Run:
     return run
 
 
-def generate_run(model: Any, prompts: Tokens) -> Run:
+def generate_run(model: Any, prompts: Tokens, cache: str = "dynamic") -> Run:
+    """`cache`: transformers' name of an implementation; some need a GPU or another package and say so."""
+    chosen = {} if cache == "dynamic" else {"cache_implementation": cache}
     longest = max(map(len, prompts))
     ids = torch.tensor([[0] * (longest - len(p)) + p for p in prompts])
     mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
@@ -54,7 +58,9 @@ def generate_run(model: Any, prompts: Tokens) -> Run:
 
     def run(new: int) -> Tokens:
         with torch.inference_mode():
-            out = model.generate(ids, attention_mask=mask, max_new_tokens=new, do_sample=False, pad_token_id=0)
+            out = model.generate(
+                ids, attention_mask=mask, max_new_tokens=new, do_sample=False, pad_token_id=0, **chosen
+            )
         return [row[longest:] for row in out.tolist()]
 
     return run
@@ -94,6 +100,18 @@ def compare(name: str, engine: Run, generate: Run, rows: int, new: int, pairs: i
     }
 
 
+def tried(name: str, cache: str, *arguments: Any) -> list[dict[str, Any]]:
+    """One row, shown; none where transformers' cache can't run here, and why."""
+    try:
+        row = compare(name, *arguments)
+    except (ImportError, RuntimeError, ValueError, AssertionError) as problem:
+        print(f"{name:<14} cache {cache}: not here: {str(problem).splitlines()[0][:120]}", flush=True)
+        return []
+    row["cache"] = cache
+    show(row)
+    return [row]
+
+
 def reasoner_prompts(loaded: LoadedModel, rows: int) -> Tokens:
     return [loaded.encode(make_problem("registers", 7, i).prompt)[1] for i in range(rows)]
 
@@ -110,7 +128,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--new-tokens", type=int, default=160)
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 64])
+    parser.add_argument("--batches", type=int, nargs="*", default=[1, 8, 64])
+    parser.add_argument("--caches", nargs="+", default=["dynamic"], help="of generate")
+    parser.add_argument("--contexts", type=int, nargs="+", default=[256], help="longest prompt for SmolLM2")
+    parser.add_argument("--smollm2-batch", type=int, default=4)
     parser.add_argument("--smollm2", type=Path, help="GGUF file of SmolLM2-135M-Instruct")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -121,19 +142,21 @@ def main() -> None:
     plain = AutoModelForCausalLM.from_pretrained(WEIGHTS, dtype=torch.float32, attn_implementation="sdpa").eval()
     for batch in arguments.batches:
         prompts = reasoner_prompts(loaded, batch)
-        runs = engine_run(loaded, prompts), generate_run(plain, prompts)
-        rows.append(compare("reasoner", *runs, batch, arguments.new_tokens, arguments.pairs))
-        show(rows[-1])
+        for cache in arguments.caches:
+            runs = engine_run(loaded, prompts), generate_run(plain, prompts, cache)
+            rows += tried("reasoner", cache, *runs, batch, arguments.new_tokens, arguments.pairs)
     if arguments.smollm2:
         loaded = load(ModelSpec(id=str(arguments.smollm2)))
         folder, file = arguments.smollm2.parent, arguments.smollm2.name
         plain = AutoModelForCausalLM.from_pretrained(
             folder, gguf_file=file, dtype=torch.float32, attn_implementation="sdpa"
         ).eval()
-        prompts = text_prompts(loaded, 4)
-        runs = engine_run(loaded, prompts), generate_run(plain, prompts)
-        rows.append(compare("SmolLM2-135M", *runs, 4, min(64, arguments.new_tokens), arguments.pairs))
-        show(rows[-1])
+        for context in arguments.contexts:
+            prompts, name = text_prompts(loaded, arguments.smollm2_batch, context), f"SmolLM2 {context}"
+            for cache in arguments.caches:
+                runs = engine_run(loaded, prompts), generate_run(plain, prompts, cache)
+                new = min(64, arguments.new_tokens)
+                rows += tried(name, cache, *runs, arguments.smollm2_batch, new, arguments.pairs)
     if arguments.json:
         machine = {"machine": platform.machine(), "threads": arguments.threads, "torch": torch.__version__}
         arguments.json.write_text(json.dumps({**machine, "rows": rows}, indent=1))
@@ -141,7 +164,7 @@ def main() -> None:
 
 def show(row: dict[str, Any]) -> None:
     print(
-        f"{row['model']:<14} batch {row['batch']:>3}  engine {row['engine_tok_s']:>8,.0f} tok/s  "
+        f"{row['model']:<14} batch {row['batch']:>3}  {row['cache']:<9} engine {row['engine_tok_s']:>8,.0f} tok/s  "
         f"generate {row['generate_tok_s']:>8,.0f} tok/s  ratio {row['ratio']:.2f} "
         f"({row['ratio_min']:.2f}-{row['ratio_max']:.2f}) "
         f"of fastest {row['ratio_of_fastest']:.2f}  equal tokens {row['equal_tokens']:.2%}",
