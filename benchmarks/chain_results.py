@@ -146,7 +146,8 @@ def page(
         "small budgets. Accuracy: 95% Wilson interval. Against full: paired by problem. Cut off: the token limit came "
         f"first. Diagnostics (definitions in [diagnostics](../diagnostics.md)) are means over the first {diagnosed} "
         "problems: attention recall, future missed mass (32 steps, first tokens left out), selection churn, relative "
-        "output error, KL divergence from the full cache's next token.",
+        "output error, KL divergence from the full cache's next token. All but the last are of what is held, so Quest, "
+        "which holds everything and reads a part, misses nothing there.",
         "",
         HEAD,
         *(row(cell, deltas.get(cell.fingerprint), found.get(cell.policy)) for cell in cells),

@@ -41,7 +41,7 @@ def divergence(full: Tensor, policy: Tensor) -> Tensor:
     """KL(full || policy) in nats of next-token distributions, from logits [rows, vocab] -> [rows]."""
     wide = torch.float64 if full.dtype == torch.float64 else torch.float32
     p, q = (torch.log_softmax(side.to(wide), -1) for side in (full, policy))
-    return (p.exp() * (p - q)).sum(-1)
+    return (p.exp() * (p - q)).sum(-1).clamp_min(0)  # rounding can't make it negative
 
 
 def compare_outputs(
