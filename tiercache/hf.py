@@ -57,12 +57,17 @@ def prepare(model: PreTrainedModel) -> None:
 
 @contextmanager
 def prepared(model: PreTrainedModel) -> Iterator[None]:
-    """The model with our attention inside the block, and with its own again afterwards."""
-    before = model.config._attn_implementation
+    """The model with our attention inside the block, and with its own again afterwards.
+
+    Its layers are called as they are: somebody may listen to them at any time.
+    """
+    before, lean = model.config._attn_implementation, _lean.pop(model, None)
     prepare(model)
     try:
         yield
     finally:
+        if lean is not None:
+            _lean[model] = lean
         model.set_attn_implementation(before)
         _tables.pop(model, None)
 
