@@ -1,8 +1,6 @@
 """The engine's own decoder layers: the modules' numbers, the modules' weights, and the modules themselves where one
 must."""
 
-import copy
-
 import pytest
 import torch
 from tiny import FAMILIES, tiny
@@ -29,7 +27,7 @@ class Plain:
 
 
 def fresh(family: str, dtype: torch.dtype = torch.float64):  # type: ignore[no-untyped-def]
-    model = copy.deepcopy(tiny(family)).to(dtype)
+    model = tiny.__wrapped__(family).to(dtype)  # one that nobody has listened to
     return wrap(model, None, torch.device("cpu")).model
 
 
