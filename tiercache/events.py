@@ -118,7 +118,7 @@ class Events:
         score = self.ranker.score(self._view(planes, (pos >= 0) & ~protected, rows)).double()
         kept = torch.tensor([self.sequences[row].tiers.live for row in rows], device=pos.device).view(1, -1, 1)
         keep = best(score.masked_fill(protected, float("inf")), pos, kept)
-        settled = min(span[0][1] if span[0][0] == 0 else 0 for span in spans)  # sinks, or the whole prompt
+        settled = min(span[0][1] if span and span[0][0] == 0 else 0 for span in spans)  # sinks, or the whole prompt
         compact(self.hbm, rows, keep, self._renumber, settled)
 
     def _free_one(self, rows: list[int]) -> None:
