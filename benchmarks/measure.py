@@ -10,6 +10,7 @@ import platform
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,20 @@ def against(found: Mapping[str, Sequence[float]], name: str, base: str) -> dict[
     """The ratio to the base, turn by turn: median, least and greatest."""
     ratios = [a / b for a, b in zip(found[name], found[base], strict=True)]
     return {"ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios)}
+
+
+def decode_rates(given: argparse.Namespace, loaded: LoadedModel, policies: Mapping[str, Any], base: str) -> None:
+    """Decode tokens/s of policies against one of them, for each of `given.context`: runs, and prints the table."""
+    rows = []
+    for context in given.context:
+        prompts = random_prompts(loaded, given.batch, context)
+        runs = {name: partial(decode_rate, loaded, prompts, policy, given.new) for name, policy in policies.items()}
+        found = in_turn(runs, given.pairs)
+        rows += [
+            {"context": context, "batch": given.batch, "policy": name, **against(found, name, base)}
+            for name in policies
+        ]
+    report(rows, given)
 
 
 def report(rows: Sequence[Mapping[str, Any]], given: argparse.Namespace) -> None:

@@ -7,7 +7,7 @@ weights that must be written out instead of staying inside a fused kernel, sums 
 """
 
 import torch
-from measure import against, arguments, decode_rate, in_turn, random_prompts, report, synthetic
+from measure import arguments, decode_rates, synthetic
 
 POLICIES = {
     "full": "full",
@@ -24,20 +24,7 @@ def main() -> None:
     parser = arguments(__doc__ or "", context=[512, 2048], batch=8, new=64)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    loaded = synthetic(layers=4, hidden=576, heads=9, kv_heads=3)
-    rows = []
-    for context in given.context:
-        prompts = random_prompts(loaded, given.batch, context)
-        runs = {
-            name: lambda policy=policy, prompts=prompts: decode_rate(loaded, prompts, policy, given.new)
-            for name, policy in POLICIES.items()
-        }
-        found = in_turn(runs, given.pairs)
-        rows += [
-            {"context": context, "batch": given.batch, "policy": name, **against(found, name, "full")}
-            for name in POLICIES
-        ]
-    report(rows, given)
+    decode_rates(given, synthetic(layers=4, hidden=576, heads=9, kv_heads=3), POLICIES, "full")
 
 
 if __name__ == "__main__":
