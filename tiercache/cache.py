@@ -174,6 +174,8 @@ class TieredCache:
             again); its true position, the number of tokens truly seen before it, int64 [rows]; and the position at
             which the model is to rotate it, the same unless the policy renumbers (`positions`).
         """
+        if self.hbm.capacity[0] > self.rows:  # many may have left at once: one copy for all of them
+            self._trim()
         extents = self.hbm.extents
         self.hbm.reserve(0, max(extents) + 1)
         if self.pages is not None:
@@ -243,7 +245,6 @@ class TieredCache:
         self.events.leave(row, last)
         self.sequences[row] = self.sequences[last]
         self.sequences.pop()
-        self._trim()
         return account
 
     def check(self) -> None:

@@ -65,6 +65,7 @@ class _Row:
 
     request: Request
     started: float
+    reserved: int = 0  # device bytes that it holds at most, where they are limited
     tokens: list[int] = field(default_factory=list)
     first_token: float = 0.0
 
@@ -189,7 +190,7 @@ class Engine:
     def _admit(self, waiting: deque[Request], policy: Policy, max_batch: int, rows: list[_Row]) -> list[Request]:
         """Takes waiting requests, in order, as long as rows and bytes allow. One alone always fits: it was checked."""
         budget = self.limits.hbm_kv_budget
-        running = sum(self._bytes(row.request, policy)[1] for row in rows) if budget is not None else 0
+        running = sum(row.reserved for row in rows)
         kept, staged, admitted = running, running, list[Request]()
         while waiting and len(rows) + len(admitted) < max_batch:
             if budget is not None:
@@ -214,7 +215,8 @@ class Engine:
         prompts, first = [request.prompt for request in admitted], len(rows)
         with meter.prefill(sum(map(len, dict.fromkeys(prompts)))), torch.inference_mode():
             started = time.perf_counter()
-            rows.extend(_Row(request, started) for request in admitted)
+            limited, policy = self.limits.hbm_kv_budget is not None, cache.policy
+            rows.extend(_Row(r, started, self._bytes(r, policy)[1] if limited else 0) for r in admitted)
             seeds = [request.seed for request in admitted]
             last = prefill(self.loaded, cache, prompts, seeds, self.limits.prefill_chunk)
             self._next_tokens(last, rows[first:])
