@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny import POLICIES, generate, loaded, prompts, requests, tiny
+from tiny import POLICIES, assert_alone_as_together, generate, loaded, prompts, requests, tiny
 
 from tiercache import hf
 from tiercache.cache import TieredCache
@@ -32,10 +32,7 @@ def test_full_equals_transformers_generate(family: str) -> None:
 
 def test_batch_of_eight_equals_batch_of_one(policy: Policy) -> None:
     batch = requests(prompts(*LENGTHS), new=40)
-    alone = generate(loaded("llama"), batch, policy, max_batch=1)
-    together = generate(loaded("llama"), batch, policy, max_batch=8)
-    assert [c.tokens for c in together] == [c.tokens for c in alone]
-    assert [c.ledger for c in together] == [c.ledger for c in alone]
+    assert_alone_as_together(loaded("llama"), batch, policy, max_batch=8)
 
 
 def test_rows_join_and_leave_without_a_trace(policy: Policy) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import generate, loaded, prompts, requests, tiny
+from tiny import assert_alone_as_together, generate, loaded, prompts, requests, tiny
 
 from tiercache.catalog import hidden as catalog
 from tiercache.errors import PolicyError
@@ -304,10 +304,7 @@ def test_the_engine_agrees_with_the_slow_reference(name: str, recorded: None, mo
 def test_batches_and_prefill_chunks_change_nothing(name: str) -> None:
     """On the family whose heads are larger than hidden size over heads."""
     batch = requests(prompts(40, 5, 33, 17), new=16)
-    alone = generate(loaded("qwen3"), batch, POLICIES[name], max_batch=1)
-    together = generate(loaded("qwen3"), batch, POLICIES[name], max_batch=4, prefill_chunk=7)
-    assert [c.tokens for c in together] == [c.tokens for c in alone]
-    assert [c.ledger for c in together] == [c.ledger for c in alone]
+    assert_alone_as_together(loaded("qwen3"), batch, POLICIES[name], max_batch=4, prefill_chunk=7)
 
 
 def test_the_order_of_layers_matters() -> None:

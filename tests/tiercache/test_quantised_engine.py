@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantised_reference import fake
-from tiny import generate, loaded, prompts, requests, tiny
+from tiny import assert_alone_as_together, generate, loaded, prompts, requests, tiny
 
 from tiercache.cache import TieredCache
 from tiercache.placement import Move, RowTiers, due_moves, trajectory
@@ -136,10 +136,7 @@ def test_bits_are_felt() -> None:
 @pytest.mark.parametrize("name", ["2", "fp8", "2-pairs", "kivi", "mixed-channel", "evicting", "qevict"])
 def test_batch_of_four_equals_batch_of_one(name: str) -> None:
     batch = requests(prompts(5, 40, 33, 17), new=32)
-    alone = generate(loaded("llama"), batch, ENGINE[name], max_batch=1)
-    together = generate(loaded("llama"), batch, ENGINE[name], max_batch=4)
-    assert [c.tokens for c in together] == [c.tokens for c in alone]
-    assert [c.ledger for c in together] == [c.ledger for c in alone]
+    assert_alone_as_together(loaded("llama"), batch, ENGINE[name], max_batch=4)
 
 
 @pytest.mark.parametrize("name", ["4", "fp8-channel", "2-pairs", "mixed-channel", "qevict"])

@@ -4,7 +4,7 @@ import oracle
 import pytest
 import torch
 from recurring_reference import Pages, defensive_layer, lazy_score
-from tiny import generate, loaded, prompts, requests, tiny
+from tiny import assert_alone_as_together, generate, loaded, prompts, requests, tiny
 
 from tiercache.cache import TieredCache
 from tiercache.errors import PolicyError
@@ -115,10 +115,7 @@ def test_same_tokens_and_survivors_as_the_slow_reference(name: str) -> None:
 @pytest.mark.parametrize("name", POLICIES)
 def test_batch_of_four_equals_batch_of_one(name: str) -> None:
     batch = requests(prompts(5, 30, 24, 17), new=20)
-    alone = generate(loaded("qwen3"), batch, POLICIES[name], max_batch=1)
-    together = generate(loaded("qwen3"), batch, POLICIES[name], max_batch=4, prefill_chunk=7)
-    assert [c.tokens for c in together] == [c.tokens for c in alone]
-    assert [c.ledger for c in together] == [c.ledger for c in alone]
+    assert_alone_as_together(loaded("qwen3"), batch, POLICIES[name], max_batch=4, prefill_chunk=7)
 
 
 @pytest.mark.parametrize("budget", [20, 48, 0.2])

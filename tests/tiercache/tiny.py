@@ -111,3 +111,13 @@ def generate(
     engine = Engine(model, Limits(**limits))
     found = {completion.key: completion for completion in engine.run(batch, policy)}
     return [found[request.key] for request in batch]
+
+
+def assert_alone_as_together(
+    model: LoadedModel, batch: list[Request], policy: Policy | str | dict[str, object], **limits: int
+) -> None:
+    """A row's tokens and ledger don't depend on its neighbours, nor on how the batch's prompts are cut."""
+    alone = generate(model, batch, policy, max_batch=1)
+    together = generate(model, batch, policy, **{"max_batch": len(batch), **limits})
+    assert [c.tokens for c in together] == [c.tokens for c in alone]
+    assert [c.ledger for c in together] == [c.ledger for c in alone]
