@@ -19,11 +19,13 @@ class Partial:
     out     [rows, kv_heads, group, head_dim], normalised within the set; zero for an empty set
     lse     [rows, kv_heads, group], log of the sum of exponentiated logits, float32 or float64; -inf for an empty set
     weights [rows, kv_heads, group, slots], normalised within the set
+
+    The last two are None where nobody asked for them.
     """
 
     out: Tensor
-    lse: Tensor
-    weights: Tensor
+    lse: Tensor | None
+    weights: Tensor | None
 
 
 def partial_attention(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scaling: float) -> Partial:
@@ -44,7 +46,8 @@ def partial_attention(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor 
 
 def combine(parts: list[Partial]) -> tuple[Tensor, list[Tensor]]:
     """The attention over the union of disjoint sets, and each set's share of it [rows, kv_heads, group]."""
-    lse = torch.stack([part.lse for part in parts])
+    lse = torch.stack([part.lse for part in parts if part.lse is not None])
+    assert len(lse) == len(parts), "every part's is needed"
     shares = (lse - torch.logsumexp(lse, dim=0)).exp()
     out = sum(
         (share.unsqueeze(-1).to(part.out.dtype) * part.out for share, part in zip(shares, parts, strict=True)),

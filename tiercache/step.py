@@ -4,21 +4,16 @@ The model stays transformers' own; its attention function hands queries, keys an
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from tiercache.attention import (
-    Partial,
-    combine,
-    fused_attention,
-    partial_attention,
-    prefill_attention,
-    softmax_attention,
-)
+from tiercache.attention import Partial, combine, fused_attention, prefill_attention
 from tiercache.cache import TieredCache
+from tiercache.kernels import Visible, decode_attention
 from tiercache.pages import PageBounds, page_bounds, pages_to_read, unread
 from tiercache.scorers.base import Observed, ObservedPrefill, Part
 from tiercache.store import TierStore
@@ -109,7 +104,7 @@ class DecodeStep:
         self.hidden_layers = scorer.hidden_layers if cache.watches else ()
         self._hidden: dict[int, Tensor] = {}
         self.tiers = [store for store in cache.stores if store.used()]
-        self.biases = [_bias(store) for store in self.tiers]
+        self.visible = [_visible(store) for store in self.tiers]
         self._layer_bias = _free_slots(cache.hbm) if cache.ragged else None
         # Views for all layers at once: a slice for each layer would cost more than its attention on a small model.
         self._used_keys, self._used_values = cache.hbm.views()
@@ -132,19 +127,17 @@ class DecodeStep:
         rows, heads, _, dim = query.shape
         # The group stands where a kernel expects several queries of one head: no head is repeated.
         query = query.reshape(rows, cache.geometry.kv_heads, -1, dim)
-        bias = self.biases[0] if self._layer_bias is None else self._layer_bias[layer]
-        if cache.pages is not None:
-            bias = self._page_bias(cache.pages, layer, query, key, bias)
         if len(self.tiers) > 1:
-            out = self._over_tiers(layer, query, scaling)
-        elif cache.needs_attention:
-            out, weights = softmax_attention(query, keys, values, bias, scaling)
-            self._observe(layer, query, [(cache.hbm, keys, weights)], scaling)
-        else:
-            out = fused_attention(query, keys, values, bias, scaling)
-            if self.observed:
-                self._observe(layer, query, [(cache.hbm, keys, None)], scaling)
-        return out.reshape(rows, 1, heads, dim)
+            return self._over_tiers(layer, query, scaling).reshape(rows, 1, heads, dim)
+        visible = self.visible[0]
+        if self._layer_bias is not None:
+            visible = replace(visible, bias=self._layer_bias[layer])
+        if cache.pages is not None:
+            visible = replace(visible, bias=self._page_bias(cache.pages, layer, query, key, visible.bias))
+        part = decode_attention(query, keys, values, visible, scaling, weights=cache.needs_attention)
+        if self.observed:
+            self._observe(layer, query, [(cache.hbm, keys, part.weights)], scaling)
+        return part.out.reshape(rows, 1, heads, dim)
 
     def _page_bias(
         self, pages: PageBounds, layer: int, query: Tensor, key: Tensor, bias: Tensor | None
@@ -167,24 +160,26 @@ class DecodeStep:
         """Attention of queries [rows, kv_heads, group, d] over all tiers."""
         parts: list[Partial] = []
         seen: list[Tensor] = []
-        for store, bias in zip(self.tiers, self.biases, strict=True):
+        wanted = self.observed and self.cache.needs_attention
+        for store, visible in zip(self.tiers, self.visible, strict=True):
             keys, values = store.layer(layer)
             seen.append(keys)
             if store.device == query.device:
-                parts.append(partial_attention(query, keys, values, bias, scaling))
+                part = decode_attention(query, keys, values, visible, scaling, lse=True, weights=wanted)
             elif self.cache.policy.storage.t1_read == "stream":
                 keys, values = (side.to(query.device, non_blocking=True) for side in (keys, values))
-                local = bias.to(query.device) if bias is not None else None
-                parts.append(partial_attention(query, keys, values, local, scaling))
+                here = replace(visible, device=query.device)
+                part = decode_attention(query, keys, values, here, scaling, lse=True, weights=wanted)
             else:
-                part = partial_attention(query.to(store.device), keys, values, bias, scaling)
-                parts.append(Partial(part.out.to(query.device), part.lse.to(query.device), part.weights))
+                there = query.to(store.device)
+                part = decode_attention(there, keys, values, visible, scaling, lse=True, weights=wanted)
+                assert part.lse is not None, "asked for"
+                part = Partial(part.out.to(query.device), part.lse.to(query.device), part.weights)
+            parts.append(part)
         out, shares = combine(parts)
         if self.observed:
-            weighted = [
-                (store, keys, part.weights.to(store.device) * share.to(part.weights).to(store.device).unsqueeze(-1))
-                for store, keys, part, share in zip(self.tiers, seen, parts, shares, strict=True)
-            ]
+            places = zip(self.tiers, seen, parts, shares, strict=True)
+            weighted = [(store, keys, _part_of_all(part, share, store)) for store, keys, part, share in places]
             self._observe(layer, query, weighted, scaling)
         return out
 
@@ -229,16 +224,17 @@ class DecodeStep:
             cache.traffic.to_device += vectors * (g.head_dim * g.dtype.itemsize + torch.float32.itemsize)
 
 
-def _bias(store: TierStore) -> Tensor | None:
-    """[rows, 1, 1, used] in the keys' type: 0 where a slot holds a token and -inf beyond; None if all do."""
-    used = store.used()
-    if min(store.extents) == used:
+def _visible(store: TierStore) -> Visible:
+    """Every slot that holds a token."""
+    g = store.geometry
+    return Visible(torch.tensor(store.extents, dtype=torch.int64), store.used(), g.dtype, store.device)
+
+
+def _part_of_all(part: Partial, share: Tensor, store: TierStore) -> Tensor | None:
+    """Weights within one tier -> weights within all, on the tier's device."""
+    if part.weights is None:
         return None
-    extents = torch.tensor(store.extents, device=store.device).view(-1, 1, 1, 1)
-    beyond = torch.arange(used, device=store.device) >= extents
-    return torch.zeros(beyond.shape, dtype=store.geometry.dtype, device=store.device).masked_fill_(
-        beyond, float("-inf")
-    )
+    return part.weights.to(store.device) * share.to(part.weights).to(store.device).unsqueeze(-1)
 
 
 def _free_slots(store: TierStore) -> Tensor:

@@ -1,0 +1,146 @@
+"""The C kernel for decode attention: equal to the plain formula, and each row's bits its own."""
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from attention_reference import close, plain
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from tiercache.kernels import Visible, decode_attention, native
+
+pytestmark = pytest.mark.skipif(
+    not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler: torch's kernels are used"
+)
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    native.kernel.cache_clear()
+    yield
+    native.kernel.cache_clear()
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    extents=st.lists(st.integers(0, 300), min_size=1, max_size=4),
+    heads=st.integers(1, 3),
+    group=st.integers(1, 7),
+    dim=st.sampled_from([8, 16, 24, 32, 64, 80, 128]),
+    size=st.sampled_from([0.1, 1.0, 30.0]),
+    hidden=st.sampled_from(["none", "row", "head", "query"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_equals_the_plain_formula(seed, extents, heads, group, dim, size, hidden) -> None:
+    """Also for empty rows, rows whose every slot is hidden, long logits, and planes wider than what is used."""
+    g = torch.Generator().manual_seed(seed)
+    rows, used = len(extents), max(extents)
+    query = torch.randn(rows, heads, 1, group, dim, generator=g).transpose(2, 3).squeeze(3) * size
+    planes = torch.randn(2, rows, heads, used + 5, dim + 8, generator=g)
+    keys, values = planes[..., :used, :dim]
+    bias = None
+    if hidden != "none":
+        shape = {"row": (rows, 1, 1), "head": (rows, heads, 1), "query": (rows, heads, group)}[hidden]
+        bias = torch.where(torch.rand(*shape, used, generator=g) < 0.3, -math.inf, 0.0)
+        bias[0] = -math.inf
+    visible = Visible(torch.tensor(extents), used, keys.dtype, keys.device, bias)
+    assert native.fits(query, keys, values)
+    found = decode_attention(query, keys, values, visible, 0.2, lse=True, weights=True)
+    close(found, plain(query, keys, values, extents, bias, 0.2), max(1.0, size))
+
+
+def test_what_lies_beyond_a_rows_own_tokens_is_never_read() -> None:
+    query, planes = torch.randn(2, 2, 2, 16), torch.randn(2, 2, 2, 40, 16)
+    planes[:, 0, :, 7:] = math.nan
+    visible = Visible(torch.tensor([7, 40]), 40, torch.float32, planes.device)
+    found = decode_attention(query, planes[0], planes[1], visible, 0.25, weights=True)
+    assert found.out.isfinite().all()
+    assert found.weights is not None
+    assert not found.weights[0, ..., 7:].any()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_row_has_the_same_bits_alone_and_beside_others(threads: int) -> None:
+    before = torch.get_num_threads()
+    g = torch.Generator().manual_seed(5)
+    query, keys, values = (torch.randn(6, 2, n, 32, generator=g) for n in (2, 333, 333))
+    extents = torch.tensor([333, 1, 17, 200, 64, 129])
+    try:
+        torch.set_num_threads(threads)
+        visible = Visible(extents, 333, keys.dtype, keys.device)
+        together = decode_attention(query, keys, values, visible, 0.2, lse=True, weights=True)
+    finally:
+        torch.set_num_threads(before)
+    for row, n in enumerate(extents.tolist()):
+        visible = Visible(extents[row : row + 1], n, keys.dtype, keys.device)
+        one = [part[row : row + 1] for part in (query, keys[:, :, :n], values[:, :, :n])]
+        alone = decode_attention(*one, visible, 0.2, lse=True, weights=True)
+        assert torch.equal(alone.out[0], together.out[row])
+        assert torch.equal(alone.lse[0], together.lse[row])  # type: ignore[index]
+        assert torch.equal(alone.weights[0], together.weights[row, ..., :n])  # type: ignore[index]
+
+
+@pytest.mark.parametrize("asked", [{}, {"weights": True}, {"lse": True}, {"lse": True, "weights": True}])
+def test_torch_gives_the_same_where_the_kernel_does_not_fit(asked: dict[str, bool]) -> None:
+    g = torch.Generator().manual_seed(1)
+    query, keys, values = (torch.randn(3, 2, n, 16, generator=g) for n in (3, 50, 50))
+    bias = torch.where(torch.rand(3, 2, 1, 50, generator=g) < 0.5, -math.inf, 0.0)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        wide = [part.to(dtype) for part in (query, keys, values)]
+        visible = Visible(torch.tensor([50, 20, 33]), 50, dtype, keys.device, bias.to(dtype))
+        assert native.fits(*wide) == (dtype is torch.float32)
+        found.append(decode_attention(*wide, visible, 0.3, **asked))
+    assert_close(found[0].out.double(), found[1].out, rtol=1e-5, atol=1e-6)
+    for name in asked:
+        one, other = (getattr(part, name) for part in found)
+        assert_close(one.double(), other, rtol=1e-5, atol=1e-6)
+
+
+def test_the_triton_kernel_in_its_interpreter() -> None:
+    """What a GPU would do, on the CPU. A process of its own: Triton reads the switch when it is imported."""
+    pytest.importorskip("triton")
+    script = Path(__file__).with_name("triton_in_interpreter.py")
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == ["equal"] * 8
+
+
+def test_no_compiler_a_broken_one_and_the_switch_fall_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("TIERCACHE_NATIVE", "0")
+    assert native.kernel() is None
+    assert not caplog.messages
+    monkeypatch.delenv("TIERCACHE_NATIVE")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    native.kernel.cache_clear()
+    assert native.kernel() is None
+    assert "no C compiler" in caplog.messages[-1]
+    (tmp_path / "cc").write_text("#!/bin/sh\necho 'error: bad day' >&2\n[ \"$1\" = --version ]\n")
+    (tmp_path / "cc").chmod(0o755)
+    native.kernel.cache_clear()
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert native.kernel() is None
+    assert "bad day" in caplog.messages[-1]
+
+
+def test_a_folder_that_others_may_write_to_is_not_trusted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "tiercache" / "kernels"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    assert native.kernel() is not None
+    assert not os.listdir(folder)
+    folder.chmod(0o700)
+    native.kernel.cache_clear()
+    assert native.kernel() is not None
+    assert [name.split("-")[0] for name in os.listdir(folder)] == ["decode_attention"]
