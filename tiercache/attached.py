@@ -170,7 +170,7 @@ class _Running(Cache):
                 self._leave(row)
         assert self.order, "generate has stopped by then"
         self._check_context(1 + max(tier.seen for tier in self.cache.tiers))
-        arranged = torch.tensor([newest[i] for i in self.order], device=self.loaded.device)
+        arranged = [newest[i] for i in self.order]
         return self._logits(decode(self.loaded, self.cache, arranged), len(newest))
 
     def close(self) -> list[SequenceBytes]:

@@ -105,8 +105,8 @@ class TieredCache:
         return TieredCache(self.geometry, self.policy, self.hbm.device, self.facts, self.scorer)
 
     def adopt(self, staged: "TieredCache", order: Sequence[int]) -> slice:
-        """Takes over the rows of a staging cache, in this order; returns their rows here. That one is used up."""
-        first, beside = self.rows, staged.allocated_bytes() if self.rows else 0
+        """Takes over rows of another cache, in this order; returns their rows here. Don't use these there again."""
+        first = self.rows
         for mine, theirs in zip(self.stores, staged.stores, strict=True):
             mine.adopt(theirs, order)
         self.state.adopt(staged.state, first, order)
@@ -115,8 +115,8 @@ class TieredCache:
         if self.pages is not None and staged.pages is not None:
             self.pages.adopt(staged.pages, first, order)
         self.sequences.extend(staged.sequences[row] for row in order)
-        self.events.join()
-        self.traffic.add(staged.traffic)
+        self.events.adopt(staged.events, order)
+        beside = 0 if self.hbm.planes is staged.hbm.planes else staged.allocated_bytes()
         peak = max(staged.allocated_peak + self.allocated_bytes() * bool(first), self.allocated_bytes() + beside)
         self.allocated_peak = max(self.allocated_peak, peak)
         return slice(first, self.rows)

@@ -14,10 +14,11 @@ from tiercache import hf
 from tiercache.cache import TieredCache
 from tiercache.errors import ModelError, RequestError, ResourceError
 from tiercache.footprint import footprint
+from tiercache.lanes import Lane, Lanes, LanesStep
 from tiercache.meter import Meter
 from tiercache.model import LoadedModel
 from tiercache.policy import Policy, parse_policy
-from tiercache.prefill import by_length, prefill
+from tiercache.prefill import by_length, stage
 from tiercache.requests import Completion, Request, RunStats, Sampling, check_whole
 from tiercache.sampling import sample
 from tiercache.sizes import sizes
@@ -59,7 +60,7 @@ class Probe(Protocol):
         """
 
 
-@dataclass
+@dataclass(eq=False)
 class _Row:
     """A running sequence; its tiers and bytes are the cache's."""
 
@@ -118,11 +119,11 @@ class Engine:
         prompt, new = len(request.prompt), request.sampling.max_new_tokens
         if prompt == 0:
             raise RequestError(f"{request.key}: the prompt has no token.")
-        strange = next((t for t in request.prompt if not isinstance(t, int) or not 0 <= t < self.loaded.vocab), None)
+        vocab = self.loaded.vocab
+        strange = next((t for t in request.prompt if not isinstance(t, int) or not 0 <= t < vocab), None)
         if strange is not None:
             raise RequestError(
-                f"{request.key}: {strange!r} is no token of the model; allowed: whole numbers from 0 to "
-                f"{self.loaded.vocab - 1}."
+                f"{request.key}: {strange!r} is no token of the model; allowed: whole numbers from 0 to {vocab - 1}."
             )
         if prompt + new > self.loaded.max_context:
             raise ModelError(
@@ -174,18 +175,18 @@ class Engine:
         meter: Meter,
         probe: Probe | None,
     ) -> Iterator[Completion]:
-        cache = TieredCache(self.loaded.geometry, policy, self.loaded.device, self.loaded.facts)
-        meter.watch(cache)
+        lanes = Lanes[_Row](TieredCache(self.loaded.geometry, policy, self.loaded.device, self.loaded.facts))
+        meter.watch(lanes)
         while waiting or rows:
             admitted = self._admit(waiting, policy, max_batch, rows)
             groups = deque([admitted[i] for i in group] for group in by_length([r.prompt for r in admitted]))
             try:
                 while groups:
-                    yield from self._prefill(groups.popleft(), cache, rows, meter, probe)
+                    yield from self._prefill(groups.popleft(), policy, lanes, rows, meter, probe)
             finally:  # where memory ran out, the others have not begun
                 waiting.extendleft(request for group in reversed(groups) for request in reversed(group))
             if rows:
-                yield from self._decode(cache, rows, meter, probe)
+                yield from self._decode(lanes, rows, meter, probe)
 
     def _admit(self, waiting: deque[Request], policy: Policy, max_batch: int, rows: list[_Row]) -> list[Request]:
         """Takes waiting requests, in order, as long as rows and bytes allow. One alone always fits: it was checked."""
@@ -210,29 +211,44 @@ class Engine:
         return found.prompt * size.token, found.running_bytes(size)
 
     def _prefill(
-        self, admitted: list[Request], cache: TieredCache, rows: list[_Row], meter: Meter, probe: Probe | None
+        self,
+        admitted: list[Request],
+        policy: Policy,
+        lanes: Lanes[_Row],
+        rows: list[_Row],
+        meter: Meter,
+        probe: Probe | None,
     ) -> Iterator[Completion]:
-        prompts, first = [request.prompt for request in admitted], len(rows)
+        prompts = [request.prompt for request in admitted]
         with meter.prefill(sum(map(len, dict.fromkeys(prompts)))), torch.inference_mode():
-            started = time.perf_counter()
-            limited, policy = self.limits.hbm_kv_budget is not None, cache.policy
-            rows.extend(_Row(r, started, self._bytes(r, policy)[1] if limited else 0) for r in admitted)
-            seeds = [request.seed for request in admitted]
-            last = prefill(self.loaded, cache, prompts, seeds, self.limits.prefill_chunk)
-            self._next_tokens(last, rows[first:])
-        for row in rows[first:]:
+            started, limited = time.perf_counter(), self.limits.hbm_kv_budget is not None
+            new = [_Row(r, started, self._bytes(r, policy)[1] if limited else 0) for r in admitted]
+            rows.extend(new)
+            staged, seeds = lanes.staging(), [request.seed for request in admitted]
+            places, last = stage(self.loaded, staged, prompts, seeds, self.limits.prefill_chunk)
+            self._next_tokens(last, new)
+            index = {place: i for i, place in enumerate(places)}
+            arrivals = lanes.adopt(staged, [new[index[place]] for place in range(len(new))])
+        for row in new:
             row.first_token = time.perf_counter()
             meter.first_token(row.first_token - row.started)
-        _show(probe, cache, rows, first, last)
-        yield from self._retire(cache, rows, meter, start=first)
+        for lane, first, which in arrivals:
+            _show(probe, lane, first, last[[index[place] for place in which]])
+        yield from self._retire(lanes, rows, meter)
 
-    def _decode(self, cache: TieredCache, rows: list[_Row], meter: Meter, probe: Probe | None) -> Iterator[Completion]:
+    def _decode(self, lanes: Lanes[_Row], rows: list[_Row], meter: Meter, probe: Probe | None) -> Iterator[Completion]:
         with meter.decode(len(rows)), torch.inference_mode():
-            tokens = torch.tensor([row.tokens[-1] for row in rows], device=self.loaded.device)
-            hidden = decode(self.loaded, cache, tokens)
-            self._next_tokens(hidden, rows)
-        _show(probe, cache, rows, 0, hidden)
-        yield from self._retire(cache, rows, meter)
+            step = lanes.open()
+            running = lanes.owners()
+            hidden = _forward(self.loaded, step, [row.tokens[-1] for row in running])
+            lanes.settle()
+            self._next_tokens(hidden, running)
+        start = 0
+        for lane in lanes:
+            count = len(lane.owners)
+            _show(probe, lane, 0, hidden[start : start + count])
+            start += count
+        yield from self._retire(lanes, rows, meter)
 
     def _next_tokens(self, hidden: Tensor, rows: list[_Row]) -> None:
         logits = hf.logits(self.loaded.model, hidden)
@@ -240,39 +256,45 @@ class Engine:
         for row, token in zip(rows, chosen.tolist(), strict=True):
             row.tokens.append(token)
 
-    def _retire(self, cache: TieredCache, rows: list[_Row], meter: Meter, start: int = 0) -> Iterator[Completion]:
+    def _retire(self, lanes: Lanes[_Row], rows: list[_Row], meter: Meter) -> Iterator[Completion]:
         """Takes ended rows out, last first, so that the row that fills a hole has been looked at already."""
-        for index in range(len(rows) - 1, start - 1, -1):
-            row = rows[index]
-            ended = row.tokens[-1] in self.loaded.eos
-            if not ended and len(row.tokens) < row.request.sampling.max_new_tokens:
-                continue
-            ledger = cache.leave(index)
-            rows[index] = rows[-1]
-            rows.pop()
-            meter.finished()
-            yield Completion(
-                key=row.request.key,
-                tokens=tuple(row.tokens),
-                finish="eos" if ended else "length",
-                prompt_tokens=len(row.request.prompt),
-                ttft_s=row.first_token - row.started,
-                wall_s=time.perf_counter() - row.started,
-                ledger=ledger,
-            )
+        for lane in lanes:
+            for index in range(len(lane.owners) - 1, -1, -1):
+                row = lane.owners[index]
+                ended = row.tokens[-1] in self.loaded.eos
+                if not ended and len(row.tokens) < row.request.sampling.max_new_tokens:
+                    continue
+                ledger = lane.leave(index)
+                rows.remove(row)
+                meter.finished()
+                yield Completion(
+                    key=row.request.key,
+                    tokens=tuple(row.tokens),
+                    finish="eos" if ended else "length",
+                    prompt_tokens=len(row.request.prompt),
+                    ttft_s=row.first_token - row.started,
+                    wall_s=time.perf_counter() - row.started,
+                    ledger=ledger,
+                )
 
 
-def _show(probe: Probe | None, cache: TieredCache, rows: list[_Row], first: int, hidden: Tensor) -> None:
+def _show(probe: Probe | None, lane: Lane[_Row], first: int, hidden: Tensor) -> None:
     """Outside the meter: what a probe takes is no part of the run's speed."""
     if probe is not None:
         with torch.inference_mode():
-            probe(cache, first, [row.request.key for row in rows[first:]], hidden)
+            shown = lane.owners[first : first + len(hidden)]
+            probe(lane.cache, first, [row.request.key for row in shown], hidden)
 
 
-def decode(loaded: LoadedModel, cache: TieredCache, tokens: Tensor) -> Tensor:
-    """One decode step of all rows: their newest tokens, int64 [rows] -> hidden states [rows, hidden]."""
-    step = DecodeStep(cache)
-    hidden = hf.hidden_states(loaded.model, tokens.unsqueeze(1), step.positions.unsqueeze(1), step)
-    step.finish()
+def decode(loaded: LoadedModel, cache: TieredCache, tokens: Sequence[int]) -> Tensor:
+    """One decode step of all rows of one cache: their newest tokens -> hidden states [rows, hidden]."""
+    hidden = _forward(loaded, DecodeStep(cache), tokens)
     cache.settle()
+    return hidden
+
+
+def _forward(loaded: LoadedModel, step: DecodeStep | LanesStep, tokens: Sequence[int]) -> Tensor:
+    newest = torch.tensor(tokens, device=loaded.device).unsqueeze(1)
+    hidden = hf.hidden_states(loaded.model, newest, step.positions.unsqueeze(1), step)
+    step.finish()
     return hidden[:, -1]

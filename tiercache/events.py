@@ -59,6 +59,13 @@ class Events:
             more = self.victims.new_zeros(self.victims.shape[0], missing, self.victims.shape[2])
             self.victims = torch.cat([self.victims, more], dim=1)
 
+    def adopt(self, other: "Events", order: Sequence[int]) -> None:
+        """Sequences were added that others' rows have been, in this order."""
+        self.join()
+        if other.victims.shape[1]:
+            first = len(self.sequences) - len(order)
+            self.victims[:, first : len(self.sequences)] = other.victims[:, order]
+
     def leave(self, row: int, last: int) -> None:
         """The last row takes the place of one that ended."""
         self.victims[:, row] = self.victims[:, last]

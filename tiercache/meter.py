@@ -4,11 +4,21 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import quantiles
+from typing import Protocol
 
 import torch
 
-from tiercache.cache import TieredCache
+from tiercache.ledger import Traffic
 from tiercache.requests import RunStats
+
+
+class Watched(Protocol):
+    """What holds a run's caches."""
+
+    allocated_peak: int
+
+    @property
+    def traffic(self) -> Traffic: ...
 
 
 class Meter:
@@ -20,15 +30,15 @@ class Meter:
         self._first_tokens: list[float] = []
         self._prefill_tokens = self._decode_tokens = self._sequences = self._max_rows = 0
         self._prefill_s = 0.0
-        self._cache: TieredCache | None = None
+        self._cache: Watched | None = None
         self._allocated = self._to_host = self._to_device = 0  # of caches before the present one
         self._baseline = 0
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
             self._baseline = torch.cuda.memory_allocated(device)
 
-    def watch(self, cache: TieredCache | None) -> None:
-        """Follows a cache's traffic and allocation. The one before is let go: after running out of memory, a reference
+    def watch(self, cache: Watched | None) -> None:
+        """Follows traffic and allocation. What it followed before is let go: after running out of memory, a reference
         kept here would keep its memory too."""
         self._allocated, self._to_host, self._to_device = self._cache_totals()
         self._cache = cache

@@ -23,6 +23,17 @@ def prefill(
     Returns:
         the hidden state at each row's last prompt token, [rows, hidden].
     """
+    staged = cache.staging()
+    rows, last = stage(loaded, staged, prompts, seeds, limit)
+    cache.adopt(staged, rows)
+    cache.traffic.add(staged.traffic)
+    return last
+
+
+def stage(
+    loaded: LoadedModel, staged: TieredCache, prompts: Sequence[Sequence[int]], seeds: Sequence[int], limit: int
+) -> tuple[list[int], Tensor]:
+    """`prefill` into an empty cache: each prompt's row there, and its last hidden state, [prompts, hidden]."""
     # Longest first: rows whose prompt has ended are then a suffix that later chunks leave out. Repeats come last.
     keys = [tuple(prompt) for prompt in prompts]
     first = {key: i for i, key in reversed(list(enumerate(keys)))}
@@ -30,15 +41,13 @@ def prefill(
     staged_row = {i: row for row, i in enumerate(own)}
     repeats = [i for i in range(len(keys)) if i not in staged_row]
     arranged = own + repeats
-    staged = cache.staging()
     staged.join([len(keys[i]) for i in arranged], [seeds[i] for i in arranged])
     last = _forward(loaded, staged, [keys[i] for i in own], limit)
     for row, i in enumerate(repeats, start=len(own)):
         staged.copy_prompt(staged_row[first[keys[i]]], row)
     staged.fill(slice(0, len(arranged)))
     place = {i: row for row, i in enumerate(arranged)}
-    cache.adopt(staged, [place[i] for i in range(len(keys))])
-    return last[[staged_row[first[key]] for key in keys]]
+    return [place[i] for i in range(len(keys))], last[[staged_row[first[key]] for key in keys]]
 
 
 def by_length(prompts: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -131,7 +131,7 @@ class TierStore:
         if not self.rows and list(order) == list(range(other.rows)):
             self.planes, self.extents, self._allocated = other.planes, other.extents, other._allocated
             return
-        first, used = self.rows, other.used()
+        first, used = self.rows, max((other.extents[row] for row in order), default=0)
         self.join(len(order))
         self.reserve(0, used + 1)
         self.extents[first:] = [other.extents[row] for row in order]

@@ -8,14 +8,13 @@ import oracle
 import pytest
 import tiny
 import torch
-from torch import Tensor
 
-from tiercache import engine as engine_module
 from tiercache.diagnostics.diagnose import diagnose
 from tiercache.diagnostics.lir import reactivation
 from tiercache.diagnostics.trace import DEVICE, EVICTED, HOST, QUANTISED, Recorder, Trace
 from tiercache.diagnostics.values import MEANING, Diagnostics, Units
 from tiercache.engine import Engine, Limits
+from tiercache.lanes import Lanes, LanesStep
 from tiercache.placement import RowTiers, recent_tokens
 from tiercache.policy import Policy, parse_policy
 from tiercache.requests import Completion, Request
@@ -59,17 +58,17 @@ def test_a_probe_changes_nothing(policy: Policy) -> None:
 
 
 def test_rows_that_start_again_are_recorded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, real = [0], engine_module.decode
+    calls, real = [0], Lanes.open
 
-    def short_of_memory(*args: Any) -> Tensor:
+    def short_of_memory(lanes: Lanes[Any]) -> LanesStep:
         calls[0] += 1
         if calls[0] == 5:
             raise torch.OutOfMemoryError
-        return real(*args)
+        return real(lanes)
 
     batch, policy = tiny.requests(tiny.prompts(9, 14), new=12), parse_policy({"name": "h2o", "budget": 0.5})
     expected, traces, _ = recorded(batch, policy)
-    monkeypatch.setattr(engine_module, "decode", short_of_memory)
+    monkeypatch.setattr(Lanes, "open", short_of_memory)
     again, retraced, _ = recorded(batch, policy)
     for key in expected:
         assert again[key].tokens == expected[key].tokens

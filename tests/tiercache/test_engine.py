@@ -131,7 +131,7 @@ def test_a_position_that_drifts_would_be_noticed(monkeypatch: pytest.MonkeyPatch
     batch = requests(prompts(30), new=40)
     policy = parse_policy(POLICIES["h2o-ratio"])
     true = generate(loaded("llama"), batch, policy)
-    from tiercache import engine as module
+    from tiercache import lanes as module
 
     class Drifted(module.DecodeStep):
         def __init__(self, cache: TieredCache) -> None:

@@ -132,7 +132,7 @@ def replay(
     cache = TieredCache(loaded.geometry, policy, loaded.device, loaded.facts)
     prefill(loaded, cache, [prompt], [seed], CHUNK)
     for token in tokens:
-        decode(loaded, cache, torch.tensor([token], device=loaded.device))
+        decode(loaded, cache, [token])
     cache.row_positions(0)
     return cache
 
