@@ -22,7 +22,6 @@ from tiercache.prefill import by_length, stage
 from tiercache.requests import Completion, Request, RunStats, Sampling, check_whole
 from tiercache.sampling import sample
 from tiercache.sizes import sizes
-from tiercache.step import DecodeStep
 
 log = logging.getLogger(__name__)
 
@@ -288,12 +287,12 @@ def _show(probe: Probe | None, lane: Lane[_Row], first: int, hidden: Tensor) -> 
 
 def decode(loaded: LoadedModel, cache: TieredCache, tokens: Sequence[int]) -> Tensor:
     """One decode step of all rows of one cache: their newest tokens -> hidden states [rows, hidden]."""
-    hidden = _forward(loaded, DecodeStep(cache), tokens)
+    hidden = _forward(loaded, LanesStep([cache]), tokens)
     cache.settle()
     return hidden
 
 
-def _forward(loaded: LoadedModel, step: DecodeStep | LanesStep, tokens: Sequence[int]) -> Tensor:
+def _forward(loaded: LoadedModel, step: LanesStep, tokens: Sequence[int]) -> Tensor:
     newest = torch.tensor(tokens, device=loaded.device).unsqueeze(1)
     hidden = hf.hidden_states(loaded.model, newest, step.positions.unsqueeze(1), step)
     step.finish()

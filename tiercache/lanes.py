@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tiercache.cache import TieredCache
+from tiercache.kernels import native
 from tiercache.ledger import SequenceBytes, Traffic
 from tiercache.step import DecodeStep
 
@@ -158,7 +159,7 @@ def _alike(shortest: int, longest: int) -> bool:
 
 
 class LanesStep:
-    """One decode step of all lanes."""
+    """One decode step of all lanes. Where the C kernel can do it, one call per layer serves all rows."""
 
     def __init__(self, caches: Sequence[TieredCache]) -> None:
         self._steps = [DecodeStep(cache) for cache in caches]
@@ -166,12 +167,33 @@ class LanesStep:
         self._rows = [slice(*edges) for edges in pairwise(ends)]
         self.hidden_layers = self._steps[0].hidden_layers
         self.positions = torch.cat([step.positions for step in self._steps])
+        self._plain = all(step.plain for step in self._steps)
+        self._table: native.RowTable | None = None
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        kernel = native.kernel() if self._plain and native.fits(query, key, value) else None
+        if kernel is not None:
+            return self._at_once(kernel, layer, query, key, value, scaling)
         if len(self._steps) == 1:
             return self._steps[0].attend(layer, query, key, value, scaling)
         parts = zip(self._steps, self._rows, strict=True)
         return torch.cat([step.attend(layer, query[r], key[r], value[r], scaling) for step, r in parts])
+
+    def _at_once(
+        self, kernel: native.Kernel, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
+    ) -> Tensor:
+        first = self._steps[0]
+        if self._table is None:
+            stores = [step.cache.hbm for step in self._steps]
+            planes = [native.Plane(store.planes["k"], store.planes["v"], tuple(store.extents)) for store in stores]
+            slots = torch.cat([step.slots for step in self._steps], dim=1).contiguous()
+            group = query.shape[1] // key.shape[1]
+            self._table = native.RowTable(kernel, planes, slots, group, scaling)
+        out, weights = self._table(layer, query, key, value, first.cache.needs_attention)
+        if first.observed:
+            for i, (step, rows) in enumerate(zip(self._steps, self._rows, strict=True)):
+                step.observe(layer, query[rows], weights[i] if weights is not None else None, scaling)
+        return out.unsqueeze(1)
 
     def layer_output(self, layer: int, hidden: Tensor) -> None:
         for step, rows in zip(self._steps, self._rows, strict=True):

@@ -5,7 +5,7 @@ The model stays transformers' own; its attention function hands queries, keys an
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Protocol
 
 import torch
@@ -99,22 +99,42 @@ class DecodeStep:
     def __init__(self, cache: TieredCache) -> None:
         self.cache, scorer = cache, cache.scorer
         # positions: int64 [rows], at which the model rotates; now: how many tokens were truly seen.
-        self._slots, self.now, self.positions = cache.open_slots()
+        self.slots, self.now, self.positions = cache.open_slots()
         self.observed = cache.watches and (scorer.needs_attention or scorer.observes)
         self.hidden_layers = scorer.hidden_layers if cache.watches else ()
         self._hidden: dict[int, Tensor] = {}
         self.tiers = [store for store in cache.stores if store.used()]
         self.visible = [_visible(store) for store in self.tiers]
         self._layer_bias = _free_slots(cache.hbm) if cache.ragged else None
-        # Views for all layers at once: a slice for each layer would cost more than its attention on a small model.
-        self._used_keys, self._used_values = cache.hbm.views()
-        self._index = self._slots[..., None, None].expand(-1, -1, -1, 1, cache.geometry.head_dim).unbind(0)
         self._numbers = torch.arange(cache.hbm.used(), device=cache.hbm.device) if cache.positions == "cache" else None
         self._book_reads()
 
+    # Views for all layers at once: a slice for each layer would cost more than its attention on a small model.
+
+    @cached_property
+    def _used(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        return self.cache.hbm.views()
+
+    @cached_property
+    def _index(self) -> tuple[Tensor, ...]:
+        return self.slots[..., None, None].expand(-1, -1, -1, 1, self.cache.geometry.head_dim).unbind(0)
+
+    @property
+    def plain(self) -> bool:
+        """Whether attention is just that, over one tier: new keys as they are, every slot seen, no query kept."""
+        cache = self.cache
+        others = (self._numbers, cache.queries, cache.pages, self._layer_bias)
+        return len(self.tiers) == 1 and all(other is None for other in others)
+
+    def observe(self, layer: int, query: Tensor, weights: Tensor | None, scaling: float) -> None:
+        """Shows a plain step's scorer its weights [rows, kv_heads, group, used]; query [rows, heads, 1, d]."""
+        rows, _, _, dim = query.shape
+        query = query.reshape(rows, self.cache.geometry.kv_heads, -1, dim)
+        self._observe(layer, query, [(self.cache.hbm, self._used[0][layer], weights)], scaling)
+
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         cache = self.cache
-        keys, values = self._used_keys[layer], self._used_values[layer]
+        keys, values = self._used[0][layer], self._used[1][layer]
         if self._numbers is not None:
             assert cache.facts.rope is not None, "checked when the cache was made"
             key = cache.facts.rope.turn(key, -self.positions.view(-1, 1, 1))
@@ -143,7 +163,7 @@ class DecodeStep:
         self, pages: PageBounds, layer: int, query: Tensor, key: Tensor, bias: Tensor | None
     ) -> Tensor | None:
         """-inf for what isn't read, [rows, kv_heads, group, used]."""
-        reading, slots = self.cache.policy.reading, self._slots[0, :, 0]
+        reading, slots = self.cache.policy.reading, self.slots[0, :, 0]
         pages.add(layer, key, slots)
         if layer < reading.dense_layers:
             return bias
@@ -204,7 +224,7 @@ class DecodeStep:
             return
         store, rows = self.cache.hbm, len(self.now)
         fields = self.cache.scorer.observe_hidden(self._hidden, self.cache.state.rows(slice(0, rows)))
-        index = self._slots.unsqueeze(-1)
+        index = self.slots.unsqueeze(-1)
         for name, values in fields.items():
             plane = store.planes[name][:, :rows]
             plane.scatter_(3, index, values.to(plane.dtype).view(1, rows, 1, 1).expand_as(index))

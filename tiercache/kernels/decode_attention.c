@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef float v8 __attribute__((vector_size(32)));
 typedef float loose8 __attribute__((vector_size(32), aligned(4), may_alias));
@@ -71,17 +72,15 @@ INLINE void gather_columns(float *out, int64_t out_stride, const float *weights,
 }
 
 typedef struct {
-    int64_t rows, heads, group, dim, used, threads;
-    int64_t query_row, query_head, query_group;
-    int64_t key_row, key_head, key_slot, value_row, value_head, value_slot;
-    int64_t bias_row, bias_head, bias_group;
-    const int64_t *extents; /* slots that each row holds, [rows], each at most `used` */
+    int64_t group, dim, query_group, key_slot, value_slot, bias_group;
     float scaling;
 } shape;
 
-/* A row's head: `group` queries over its slots. `logits` [group][stride] holds at least the extent, rounded up to 8. */
-static void attend(const shape *n, int64_t slots, const float *query, const float *keys, const float *values,
-                   const float *bias, float *out, float *lse, float *logits, int64_t stride, float *weights) {
+/* A row's head: `group` queries over its slots. `logits` [group][stride] holds at least the slots, rounded up to 8;
+   weights [group][used], zero beyond the slots. */
+static void attend(const shape *n, int64_t slots, int64_t used, const float *query, const float *keys,
+                   const float *values, const float *bias, float *out, float *lse, float *logits, int64_t stride,
+                   float *weights) {
     int64_t dim = n->dim;
     for (int64_t s = 0; s < slots; s += 8) {
         const float *key[8];
@@ -102,10 +101,10 @@ static void attend(const shape *n, int64_t slots, const float *query, const floa
         if (bias)
             for (int64_t s = 0; s < slots; s++) row[s] += bias[g * n->bias_group + s];
         for (int64_t s = slots; s < padded; s++) row[s] = -INFINITY;
-        v8 most = load(row);
-        for (int64_t s = 8; s < padded; s += 8) most = pick(load(row + s) > most, load(row + s), most);
-        float top = most[0];
-        for (int i = 1; i < 8; i++) top = most[i] > top ? most[i] : top;
+        float top = -INFINITY;
+        v8 most = (v8){0} + top;
+        for (int64_t s = 0; s < padded; s += 8) most = pick(load(row + s) > most, load(row + s), most);
+        for (int i = 0; i < 8; i++) top = most[i] > top ? most[i] : top;
         if (top == -INFINITY) top = 0;
         v8 total = {0};
         for (int64_t s = 0; s < padded; s += 8) {
@@ -119,8 +118,8 @@ static void attend(const shape *n, int64_t slots, const float *query, const floa
         for (int64_t s = 0; s < padded; s += 8) store(row + s, load(row + s) * share);
         if (lse) lse[g] = sum > 0 ? logf(sum) + top : -INFINITY;
         if (weights) {
-            for (int64_t s = 0; s < slots; s++) weights[g * n->used + s] = row[s];
-            for (int64_t s = slots; s < n->used; s++) weights[g * n->used + s] = 0;
+            for (int64_t s = 0; s < slots; s++) weights[g * used + s] = row[s];
+            for (int64_t s = slots; s < used; s++) weights[g * used + s] = 0;
         }
         for (int64_t j = 0; j < dim; j++) out[g * dim + j] = 0;
     }
@@ -135,29 +134,71 @@ static void attend(const shape *n, int64_t slots, const float *query, const floa
     }
 }
 
-/* out [rows][heads][group][dim], lse [rows][heads][group] and weights [rows][heads][group][used] are contiguous.
-   bias, lse and weights may be null. Returns 0, or 1 where no memory was left. */
-int tiercache_decode_attention(const shape *n, const float *query, const float *keys, const float *values,
-                               const float *bias, float *out, float *lse, float *weights) {
-    int64_t stride = (n->used + 8) & ~(int64_t)7;
-    int failed = 0;
-#pragma omp parallel num_threads(n->threads) if (n->threads > 1 && n->rows * n->heads > 1)
-    {
-        float *logits = malloc(sizeof(float) * n->group * stride);
-        if (!logits) {
-#pragma omp atomic write
-            failed = 1;
-        }
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t item = 0; item < n->rows * n->heads; item++) {
-            if (!logits) continue;
-            int64_t row = item / n->heads, head = item % n->heads, one = item * n->group;
-            attend(n, n->extents[row], query + row * n->query_row + head * n->query_head,
-                   keys + row * n->key_row + head * n->key_head, values + row * n->value_row + head * n->value_head,
-                   bias ? bias + row * n->bias_row + head * n->bias_head : 0, out + one * n->dim, lse ? lse + one : 0,
-                   logits, stride, weights ? weights + one * n->used : 0);
-        }
-        free(logits);
-    }
+/* Work on every (row, KV head), with scratch memory for a thread's logits. Returns 0, or 1 where no memory was left. */
+#define EACH_HEAD(N, USED, ...)                                                                                        \
+    int failed = 0;                                                                                                    \
+    int64_t stride = ((USED) + 8) & ~(int64_t)7;                                                                       \
+    _Pragma("omp parallel num_threads((N)->threads) if ((N)->threads > 1 && (N)->rows * (N)->heads > 1)") {            \
+        float *logits = malloc(sizeof(float) * (N)->shape.group * stride);                                             \
+        if (!logits) {                                                                                                 \
+            _Pragma("omp atomic write") failed = 1;                                                                    \
+        }                                                                                                              \
+        _Pragma("omp for schedule(dynamic, 1)") for (int64_t item = 0; item < (N)->rows * (N)->heads; item++) {        \
+            int64_t row = item / (N)->heads, head = item % (N)->heads, first = item * (N)->shape.group;                \
+            if (logits) __VA_ARGS__                                                                                    \
+        }                                                                                                              \
+        free(logits);                                                                                                  \
+    }                                                                                                                  \
     return failed;
+
+typedef struct {
+    shape shape;
+    int64_t rows, heads, threads, used;
+    int64_t query_row, query_head, key_row, key_head, value_row, value_head, bias_row, bias_head;
+    const int64_t *extents; /* slots that each row holds, [rows], each at most `used` */
+} rectangle;
+
+/* Rows in one rectangle. out [rows][heads][group][dim], lse [rows][heads][group] and weights
+   [rows][heads][group][used] are contiguous; bias, lse and weights may be null. */
+int tiercache_attend(const rectangle *n, const float *query, const float *keys, const float *values, const float *bias,
+                     float *out, float *lse, float *weights) {
+    EACH_HEAD(n, n->used, {
+        attend(&n->shape, n->extents[row], n->used, query + row * n->query_row + head * n->query_head,
+               keys + row * n->key_row + head * n->key_head, values + row * n->value_row + head * n->value_head,
+               bias ? bias + row * n->bias_row + head * n->bias_head : 0, out + first * n->shape.dim,
+               lse ? lse + first : 0, logits, stride, weights ? weights + first * n->used : 0);
+    })
+}
+
+typedef struct {
+    int64_t keys, values;   /* addresses of the row's planes in layer 0 */
+    int64_t layer, head;    /* floats from one layer, and from one head, to the next */
+    int64_t extent, used;   /* slots, with the new token's; and of its lane */
+    int64_t weights;        /* where its weights begin */
+} place;
+
+typedef struct {
+    shape shape;
+    int64_t rows, heads, threads, used, layer;
+    int64_t query_row, query_head, key_row, key_head, value_row, value_head;
+    const place *places;  /* [rows] */
+    const int64_t *slots; /* of the new tokens, [layers][rows][heads] */
+} table;
+
+/* Rows wherever they lie: writes each one's new key and value, then attends. out [rows][heads][group][dim]; weights, of
+   all rows one after the other, may be null. */
+int tiercache_append_and_attend(const table *n, const float *query, const float *key, const float *value, float *out,
+                                float *weights) {
+    EACH_HEAD(n, n->used, {
+        const place *at = n->places + row;
+        int64_t start = n->layer * at->layer + head * at->head;
+        int64_t slot = n->slots[(n->layer * n->rows + row) * n->heads + head];
+        float *keys = (float *)(intptr_t)at->keys + start, *values = (float *)(intptr_t)at->values + start;
+        size_t bytes = sizeof(float) * n->shape.dim;
+        memcpy(keys + slot * n->shape.key_slot, key + row * n->key_row + head * n->key_head, bytes);
+        memcpy(values + slot * n->shape.value_slot, value + row * n->value_row + head * n->value_head, bytes);
+        attend(&n->shape, at->extent, at->used, query + row * n->query_row + head * n->query_head, keys, values, 0,
+               out + first * n->shape.dim, 0, logits, stride,
+               weights ? weights + at->weights + head * n->shape.group * at->used : 0);
+    })
 }

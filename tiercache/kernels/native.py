@@ -12,6 +12,9 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -24,16 +27,35 @@ log = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("decode_attention.c")
 FLAGS = ("-O3", "-march=native", "-fPIC", "-Wno-psabi")
 LANES = 8  # floats of one vector: head_dim is a multiple
+NO_MEMORY = "no memory left for attention's logits"
+
+
+def _integers(names: str) -> tuple[tuple[str, type[ctypes.c_int64]], ...]:
+    return tuple((name, ctypes.c_int64) for name in names.split())
 
 
 class _Shape(ctypes.Structure):
-    """`shape` in the source."""
+    """`shape` in the source; the others have their names there too."""
 
+    _fields_ = (*_integers("group dim query_group key_slot value_slot bias_group"), ("scaling", ctypes.c_float))
+
+
+class _Rectangle(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_int64) for name in "rows heads group dim used threads".split()),  # noqa: SIM905
-        *((f"{side}_{axis}", ctypes.c_int64) for side in ("query", "key", "value", "bias") for axis in range(3)),
+        ("shape", _Shape),
+        *_integers("rows heads threads used"),
+        *_integers("query_row query_head key_row key_head value_row value_head bias_row bias_head"),
         ("extents", ctypes.c_void_p),
-        ("scaling", ctypes.c_float),
+    )
+
+
+class _Table(ctypes.Structure):
+    _fields_ = (
+        ("shape", _Shape),
+        *_integers("rows heads threads used layer"),
+        *_integers("query_row query_head key_row key_head value_row value_head"),
+        ("places", ctypes.c_void_p),
+        ("slots", ctypes.c_void_p),
     )
 
 
@@ -41,8 +63,11 @@ class Kernel:
     """The loaded library."""
 
     def __init__(self, path: Path) -> None:
-        self._call = ctypes.CDLL(str(path)).tiercache_decode_attention
-        self._call.argtypes = (ctypes.POINTER(_Shape), *[ctypes.c_void_p] * 7)
+        library = ctypes.CDLL(str(path))
+        self.attend = library.tiercache_attend
+        self.attend.argtypes = (ctypes.POINTER(_Rectangle), *[ctypes.c_void_p] * 7)
+        self.append_and_attend = library.tiercache_append_and_attend
+        self.append_and_attend.argtypes = (ctypes.POINTER(_Table), *[ctypes.c_void_p] * 5)
 
     def __call__(
         self,
@@ -65,14 +90,73 @@ class Kernel:
         if bias is not None:
             bias = bias.expand(rows, heads, group, used)
             bias = bias if bias.stride(3) == 1 else bias.contiguous()
-        steps = (part.stride()[:3] if part is not None else (0, 0, 0) for part in (query, keys, values, bias))
-        shape = _Shape(
-            rows, heads, group, dim, used, torch.get_num_threads(), *sum(steps, ()), extents.data_ptr(), scaling
-        )
+        q, k, v, b = (part.stride() if part is not None else (0, 0, 0) for part in (query, keys, values, bias))
+        shape = _Shape(group, dim, q[2], k[2], v[2], b[2], scaling)
+        sides = (*q[:2], *k[:2], *v[:2], *b[:2])
+        n = _Rectangle(shape, rows, heads, torch.get_num_threads(), used, *sides, extents.data_ptr())
         places = (query, keys, values, bias, out, logs, shares)
-        if self._call(shape, *(part.data_ptr() if part is not None else None for part in places)):
-            raise MemoryError("no memory left for attention's logits")
+        if self.attend(n, *(part.data_ptr() if part is not None else None for part in places)):
+            raise MemoryError(NO_MEMORY)
         return Partial(out, logs, shares)
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Keys and values of a lane's running rows: planes [layers, rows or more, kv_heads, slots, dim]."""
+
+    keys: Tensor
+    values: Tensor
+    extents: Sequence[int]
+
+    @property
+    def used(self) -> int:
+        return max(self.extents)
+
+
+class RowTable:
+    """One decode step over rows of several planes: new keys and values are written, then attended to, in one call."""
+
+    def __init__(self, kernel: Kernel, planes: Sequence[Plane], slots: Tensor, group: int, scaling: float) -> None:
+        """slots: where each row's new token goes, int64 [layers, rows, kv_heads], contiguous."""
+        _, rows, heads = slots.shape
+        entries: list[tuple[int, ...]] = []
+        self.starts = [0]
+        for plane in planes:
+            (layer, row, head, slot, _), size = plane.keys.stride(), plane.keys.element_size()
+            keys, values, used = plane.keys.data_ptr(), plane.values.data_ptr(), plane.used
+            for i, extent in enumerate(plane.extents):
+                step, weights = i * row * size, self.starts[-1] + i * heads * group * used
+                entries.append((keys + step, values + step, layer, head, extent, used, weights))
+            self.starts.append(self.starts[-1] + len(plane.extents) * heads * group * used)
+        self._kernel, self._planes, self._slots = kernel, planes, slots
+        self._places = torch.tensor(entries, dtype=torch.int64)
+        dim = planes[0].keys.shape[-1]
+        self._n = _Table(_Shape(group, dim, 0, slot, slot, 0, scaling), rows, heads, torch.get_num_threads())
+        self._n.used = max(plane.used for plane in planes)
+        self._n.places, self._n.slots = self._places.data_ptr(), slots.data_ptr()
+
+    def __call__(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, weights: bool
+    ) -> tuple[Tensor, list[Tensor] | None]:
+        """query [rows, heads, 1, dim]; key, value [rows, kv_heads, 1, dim], as `fits` has them.
+
+        Returns:
+            output [rows, heads, dim], and each plane's weights [its rows, kv_heads, group, used].
+        """
+        n, rows = self._n, query.shape[0]
+        group, heads = n.shape.group, n.heads
+        n.layer, (n.query_row, n.shape.query_group) = layer, query.stride()[:2]
+        n.query_head = group * n.shape.query_group
+        (n.key_row, n.key_head), (n.value_row, n.value_head) = key.stride()[:2], value.stride()[:2]
+        out = torch.empty((rows, heads * group, query.shape[-1]))
+        shares = torch.empty(self.starts[-1]) if weights else None
+        places = (query, key, value, out, shares)
+        if self._kernel.append_and_attend(n, *(part.data_ptr() if part is not None else None for part in places)):
+            raise MemoryError(NO_MEMORY)
+        if shares is None:
+            return out, None
+        edges = zip(pairwise(self.starts), self._planes, strict=True)
+        return out, [shares[a:b].view(len(p.extents), heads, group, p.used) for (a, b), p in edges]
 
 
 def fits(query: Tensor, keys: Tensor, values: Tensor) -> bool:
