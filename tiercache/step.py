@@ -13,9 +13,9 @@ from torch import Tensor
 
 from tiercache.attention import Partial, combine, fused_attention, prefill_attention
 from tiercache.cache import TieredCache
-from tiercache.kernels import Visible, decode_attention
+from tiercache.kernels import Visible, decode_attention, tier_attention
 from tiercache.pages import PageBounds, page_bounds, pages_to_read, unread
-from tiercache.scorers.base import Observed, ObservedPrefill, Part
+from tiercache.scorers.base import Observed, ObservedPrefill, Part, Source
 from tiercache.store import TierStore
 
 
@@ -178,40 +178,28 @@ class DecodeStep:
 
     def _over_tiers(self, layer: int, query: Tensor, scaling: float) -> Tensor:
         """Attention of queries [rows, kv_heads, group, d] over all tiers."""
-        parts: list[Partial] = []
-        seen: list[Tensor] = []
-        wanted = self.observed and self.cache.needs_attention
-        for store, visible in zip(self.tiers, self.visible, strict=True):
-            keys, values = store.layer(layer)
-            seen.append(keys)
-            if store.device == query.device:
-                part = decode_attention(query, keys, values, visible, scaling, lse=True, weights=wanted)
-            elif self.cache.policy.storage.t1_read == "stream":
-                keys, values = (side.to(query.device, non_blocking=True) for side in (keys, values))
-                here = replace(visible, device=query.device)
-                part = decode_attention(query, keys, values, here, scaling, lse=True, weights=wanted)
-            else:
-                there = query.to(store.device)
-                part = decode_attention(there, keys, values, visible, scaling, lse=True, weights=wanted)
-                assert part.lse is not None, "asked for"
-                part = Partial(part.out.to(query.device), part.lse.to(query.device), part.weights)
-            parts.append(part)
+        cache, wanted = self.cache, self.observed and self.cache.needs_attention
+        bring = cache.policy.storage.t1_read == "stream"
+        parts = [
+            tier_attention(query, store, layer, visible, scaling, weights=wanted, bring=bring)
+            for store, visible in zip(self.tiers, self.visible, strict=True)
+        ]
         out, shares = combine(parts)
         if self.observed:
-            places = zip(self.tiers, seen, parts, shares, strict=True)
-            weighted = [(store, keys, _part_of_all(part, share, store)) for store, keys, part, share in places]
+            places = zip(self.tiers, parts, shares, strict=True)
+            weighted = [(s, partial(_keys, s, layer), _part_of_all(part, share, s)) for s, part, share in places]
             self._observe(layer, query, weighted, scaling)
         return out
 
     def _observe(
-        self, layer: int, query: Tensor, parts: Sequence[tuple[TierStore, Tensor, Tensor | None]], scaling: float
+        self, layer: int, query: Tensor, parts: Sequence[tuple[TierStore, Source, Tensor | None]], scaling: float
     ) -> None:
         rows = query.shape[0]
         found = []
         for store, keys, weights in parts:
-            used = keys.shape[2]
-            fields = {name: store.planes[name][layer, :rows, :, :used] for name in store.fields}
-            found.append(Part(fields, store.planes["pos"][layer, :rows, :, :used], keys, weights))
+            fields = {name: store.planes[name][layer, :rows, :, : store.used()] for name in store.fields}
+            pos = store.planes["pos"][layer, :rows, :, : store.used()]
+            found.append(Part(fields, pos, keys, weights))
         state = self.cache.state.rows(slice(0, rows))
         self.cache.scorer.observe(Observed(layer, query, found, self.now, state, scaling))
 
@@ -248,6 +236,10 @@ def _visible(store: TierStore) -> Visible:
     """Every slot that holds a token."""
     g = store.geometry
     return Visible(torch.tensor(store.extents, dtype=torch.int64), store.used(), g.dtype, store.device)
+
+
+def _keys(store: TierStore, layer: int) -> Tensor:
+    return store.layer(layer)[0]
 
 
 def _part_of_all(part: Partial, share: Tensor, store: TierStore) -> Tensor | None:

@@ -231,6 +231,12 @@ class PackedStore(TierStore):
     def _unpack(self, planes: Mapping[str, Tensor], side: str) -> Tensor:
         return self.formats[side].unpack(planes[f"{side}_codes"], planes[f"{side}_grid"], self.geometry.dtype)
 
+    def codes(self, layer: int, side: str) -> tuple[Tensor, Tensor]:
+        """Codes and grid of one layer's keys (`k`) or values (`v`), views [rows, kv_heads, used, ...]."""
+        rows, used = self.rows, self.used()
+        codes, grid = (self.planes[f"{side}_{part}"][layer, :rows, :, :used] for part in ("codes", "grid"))
+        return codes, grid
+
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
         rows, used = self.rows, self.used()
         view = {name: self.planes[name][layer, :rows, :, :used] for name in self._content_layout()}

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from tiercache.kernels import Visible, decode_attention, native
+from tiercache.quantize import Format
 
 pytestmark = pytest.mark.skipif(
     not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler: torch's kernels are used"
@@ -55,6 +56,41 @@ def test_equals_the_plain_formula(seed, extents, heads, group, dim, size, hidden
     assert native.fits(query, keys, values)
     found = decode_attention(query, keys, values, visible, 0.2, lse=True, weights=True)
     close(found, plain(query, keys, values, extents, bias, 0.2), max(1.0, size))
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None or sys.platform != "linux", reason="gcc on Linux has OpenMP")
+def test_it_has_threads() -> None:
+    kernel = native.kernel()
+    assert kernel is not None
+    assert kernel.threads
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("grids", [torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    ("group", "window", "pairs"), [(16, 1, False), (64, 1, False), (64, 8, False), (64, 16, True), (20, 1, False)]
+)
+def test_codes_are_read_as_unpacking_them_would(
+    bits: int, grids: torch.dtype, group: int, window: int, pairs: bool
+) -> None:
+    """Rows of whole windows, planes wider than what is used, an empty row, and tiles that end within a row."""
+    dim = 64 if group != 20 else 40
+    k = Format(dim, bits, grids, group, window, pairs)
+    v = Format(dim, bits, grids, group)
+    g = torch.Generator().manual_seed(window)
+    extents, used = [10 * 16, 0, 5 * 16], 160
+    packed, whole = [], []
+    for form in (k, v):
+        planes = form.pack(torch.randn(3, 2, used + 16, dim, generator=g) * 3 + 1)
+        codes, grid = (planes[name][:, :, :used] for name in ("codes", "grid"))
+        packed.append(native.Codes(codes, grid, form))
+        whole.append(form.unpack(codes, grid, torch.float32))
+    assert native.unfolds(*packed)
+    kernel = native.kernel()
+    assert kernel is not None
+    query = torch.randn(3, 2, 3, dim, generator=g)
+    found = kernel(query, *packed, torch.tensor(extents), None, 0.1, lse=True, weights=True)
+    close(found, plain(query, *whole, extents, None, 0.1), 4.0)
 
 
 def test_what_lies_beyond_a_rows_own_tokens_is_never_read() -> None:

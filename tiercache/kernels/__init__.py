@@ -5,7 +5,7 @@ and values once and of each row only what it holds; it needs a C compiler, and w
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from tiercache import attention
 from tiercache.attention import Partial
 from tiercache.kernels import native, on_cuda
+from tiercache.store import PackedStore, TierStore
 
 
 @dataclass
@@ -64,3 +65,30 @@ def decode_attention(
         out, shares = attention.softmax_attention(query, keys, values, visible.mask, scaling)
         return Partial(out, None, shares)
     return Partial(attention.fused_attention(query, keys, values, visible.mask, scaling), None, None)
+
+
+def tier_attention(
+    query: Tensor, store: TierStore, layer: int, visible: Visible, scaling: float, *, weights: bool, bring: bool
+) -> Partial:
+    """Attention over one tier, with its log-sum-exp. Codes are read as they are where the C kernel can do it.
+
+    bring: a tier that lies on another device sends its keys and values; else the queries go there. What is returned
+    lies where the query does, except for the weights, which stay with the keys.
+    """
+    if bring and store.device != query.device:
+        keys, values = (side.to(query.device, non_blocking=True) for side in store.layer(layer))
+        here = replace(visible, device=query.device)
+        return decode_attention(query, keys, values, here, scaling, lse=True, weights=weights)
+    part = _in_place(query.to(store.device), store, layer, visible, scaling, weights)
+    assert part.lse is not None, "asked for"
+    return Partial(part.out.to(query.device), part.lse.to(query.device), part.weights)
+
+
+def _in_place(query: Tensor, store: TierStore, layer: int, visible: Visible, scaling: float, weights: bool) -> Partial:
+    if isinstance(store, PackedStore) and native.fits(query):
+        k, v = (native.Codes(*store.codes(layer, side), store.formats[side]) for side in ("k", "v"))
+        kernel = native.kernel() if native.unfolds(k, v) else None
+        if kernel is not None:
+            return kernel(query, k, v, visible.extents, visible.bias, scaling, lse=True, weights=weights)
+    keys, values = store.layer(layer)
+    return decode_attention(query, keys, values, visible, scaling, lse=True, weights=weights)

@@ -11,9 +11,12 @@
 typedef float v8 __attribute__((vector_size(32)));
 typedef float loose8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int32_t mask8 __attribute__((vector_size(32)));
+typedef uint32_t word8 __attribute__((vector_size(32)));
+typedef uint8_t bytes8 __attribute__((vector_size(8)));
 
 #define INLINE static inline __attribute__((always_inline))
-enum { TILE = 128 }; /* slots whose values stay in the first-level cache while several heads read them */
+enum { TILE = 64 };           /* slots whose keys or values stay in the first-level cache while several heads read them */
+enum { MOST_CHANNELS = 512 }; /* of a head with quantised keys or values */
 
 INLINE v8 load(const float *from) { return *(const loose8 *)from; }
 INLINE void store(float *to, v8 x) { *(loose8 *)to = x; }
@@ -71,28 +74,113 @@ INLINE void gather_columns(float *out, int64_t out_stride, const float *weights,
         gather(out + at, out_stride, weights, weight_stride, values + at, value_stride, slots, heads, 1);
 }
 
+/* How keys or values lie: as floats (`bits` 32), or as codes of 2, 4 or 8 bits with scales and zeros, see quantize.py.
+   Steps from slot to slot are in floats or in bytes of codes; those of the grids in their own numbers. */
 typedef struct {
-    int64_t group, dim, query_group, key_slot, value_slot, bias_group;
+    int64_t slot, bits;
+    int64_t grid_slot, wide;             /* wide: grids are float32, else float16 */
+    int64_t window, share, group, half;  /* tokens of a window, and of its grid each one's share; channels of a range */
+} side;
+
+typedef struct {
+    const void *codes, *grid;
+} place;
+
+typedef struct {
+    int64_t group, dim, query_group, bias_group;
+    side key, value;
     float scaling;
 } shape;
 
-/* A row's head: `group` queries over its slots. `logits` [group][stride] holds at least the slots, rounded up to 8;
-   weights [group][used], zero beyond the slots. */
-static void attend(const shape *n, int64_t slots, int64_t used, const float *query, const float *keys,
-                   const float *values, const float *bias, float *out, float *lse, float *logits, int64_t stride,
-                   float *weights) {
-    int64_t dim = n->dim;
-    for (int64_t s = 0; s < slots; s += 8) {
-        const float *key[8];
-        for (int i = 0; i < 8; i++) key[i] = keys + (s + i < slots ? s + i : slots - 1) * n->key_slot;
-        for (int64_t g = 0; g < n->group; g++) {
-            const float *q = query + g * n->query_group;
-            v8 sum[8] = {0};
-            for (int64_t j = 0; j < dim; j += 8) {
-                v8 part = load(q + j);
-                for (int i = 0; i < 8; i++) sum[i] += part * load(key[i] + j);
+/* Eight codes. */
+INLINE v8 codes(const uint8_t *from, int bits) {
+    if (bits == 8) {
+        bytes8 x;
+        memcpy(&x, from, 8);
+        return __builtin_convertvector(x, v8);
+    }
+    uint32_t word = 0;
+    memcpy(&word, from, bits);
+    word8 x = (word8){0} + word;
+    x = (x >> ((word8){0, 1, 2, 3, 4, 5, 6, 7} * (uint32_t)bits)) & ((1u << bits) - 1);
+    return __builtin_convertvector((mask8)x, v8);
+}
+
+INLINE float number(const side *s, const void *grid, int64_t i) {
+    return s->wide ? ((const float *)grid)[i] : (float)((const _Float16 *)grid)[i];
+}
+
+/* Slots [first, first + count), whole windows, as floats [count][dim]. */
+INLINE void unfold(const side *s, place at, int64_t first, int64_t count, int64_t dim, float *to, int bits) {
+    float scale[MOST_CHANNELS], zero[MOST_CHANNELS];
+    for (int64_t t = first; t < first + count; t += s->window) {
+        if (s->window > 1) { /* ranges lie along the tokens, their grid dealt out over the window */
+            for (int64_t i = 0; i < 2 * s->half; i++)
+                (i < s->half ? scale : zero)[i % s->half] =
+                    number(s, at.grid, (t + i / s->share) * s->grid_slot + i % s->share);
+            for (int64_t c = s->half; c < dim; c++) scale[c] = scale[c - s->half], zero[c] = zero[c - s->half];
+        } else {
+            int64_t ranges = dim / s->group;
+            for (int64_t r = 0; r < ranges; r++) {
+                float step = number(s, at.grid, t * s->grid_slot + r);
+                float low = number(s, at.grid, t * s->grid_slot + ranges + r);
+                for (int64_t c = r * s->group; c < (r + 1) * s->group; c++) scale[c] = step, zero[c] = low;
             }
-            store(logits + g * stride + s, sums(sum) * n->scaling);
+        }
+        for (int64_t w = t; w < t + s->window; w++) {
+            const uint8_t *from = (const uint8_t *)at.codes + w * s->slot;
+            for (int64_t c = 0; c < dim; c += 8)
+                store(to + (w - first) * dim + c, codes(from + c * bits / 8, bits) * load(scale + c) + load(zero + c));
+        }
+    }
+}
+
+/* The floats of slots [first, first + count), `*step` apart: where they lie, or unfolded into `scratch`. */
+INLINE const float *tile(const side *s, place at, int64_t first, int64_t count, int64_t dim, float *scratch,
+                         int64_t *step) {
+    *step = s->bits == 32 ? s->slot : dim;
+    if (s->bits == 32) return (const float *)at.codes + first * s->slot;
+    if (s->bits == 2) unfold(s, at, first, count, dim, scratch, 2);
+    else if (s->bits == 4) unfold(s, at, first, count, dim, scratch, 4);
+    else unfold(s, at, first, count, dim, scratch, 8);
+    return scratch;
+}
+
+/* Whether it was built with threads. */
+int tiercache_threads(void) {
+#ifdef _OPENMP
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+/* A thread's own memory: logits [group][stride], room for all slots rounded up to 8, and a tile. */
+typedef struct {
+    float *logits, *tile;
+    int64_t stride;
+} room;
+
+/* A row's head: `group` queries over its slots. weights [group][used], zero beyond the slots. */
+static void attend(const shape *n, int64_t slots, int64_t used, const float *query, place keys, place values,
+                   const float *bias, float *out, float *lse, float *weights, room own) {
+    float *logits = own.logits, *scratch = own.tile;
+    int64_t dim = n->dim, stride = own.stride, step;
+    for (int64_t first = 0; first < slots; first += TILE) {
+        int64_t some = slots - first < TILE ? slots - first : TILE;
+        const float *from = tile(&n->key, keys, first, some, dim, scratch, &step);
+        for (int64_t s = 0; s < some; s += 8) {
+            const float *key[8];
+            for (int i = 0; i < 8; i++) key[i] = from + (s + i < some ? s + i : some - 1) * step;
+            for (int64_t g = 0; g < n->group; g++) {
+                const float *q = query + g * n->query_group;
+                v8 sum[8] = {0};
+                for (int64_t j = 0; j < dim; j += 8) {
+                    v8 part = load(q + j);
+                    for (int i = 0; i < 8; i++) sum[i] += part * load(key[i] + j);
+                }
+                store(logits + g * stride + first + s, sums(sum) * n->scaling);
+            }
         }
     }
     for (int64_t g = 0; g < n->group; g++) {
@@ -124,50 +212,79 @@ static void attend(const shape *n, int64_t slots, int64_t used, const float *que
         for (int64_t j = 0; j < dim; j++) out[g * dim + j] = 0;
     }
     for (int64_t first = 0; first < slots; first += TILE) {
-        int64_t some = slots - first < TILE ? slots - first : TILE;
-        const float *tile = values + first * n->value_slot;
-        int64_t g = 0;
+        int64_t some = slots - first < TILE ? slots - first : TILE, g = 0;
+        const float *from = tile(&n->value, values, first, some, dim, scratch, &step);
         for (; g + 2 <= n->group; g += 2)
-            gather_columns(out + g * dim, dim, logits + g * stride + first, stride, tile, n->value_slot, some, 2, dim);
+            gather_columns(out + g * dim, dim, logits + g * stride + first, stride, from, step, some, 2, dim);
         for (; g < n->group; g++)
-            gather_columns(out + g * dim, dim, logits + g * stride + first, stride, tile, n->value_slot, some, 1, dim);
+            gather_columns(out + g * dim, dim, logits + g * stride + first, stride, from, step, some, 1, dim);
     }
 }
 
-/* Work on every (row, KV head), with scratch memory for a thread's logits. Returns 0, or 1 where no memory was left. */
-#define EACH_HEAD(N, USED, ...)                                                                                        \
-    int failed = 0;                                                                                                    \
-    int64_t stride = ((USED) + 8) & ~(int64_t)7;                                                                       \
-    _Pragma("omp parallel num_threads((N)->threads) if ((N)->threads > 1 && (N)->rows * (N)->heads > 1)") {            \
-        float *logits = malloc(sizeof(float) * (N)->shape.group * stride);                                             \
-        if (!logits) {                                                                                                 \
-            _Pragma("omp atomic write") failed = 1;                                                                    \
-        }                                                                                                              \
-        _Pragma("omp for schedule(dynamic, 1)") for (int64_t item = 0; item < (N)->rows * (N)->heads; item++) {        \
-            int64_t row = item / (N)->heads, head = item % (N)->heads, first = item * (N)->shape.group;                \
-            if (logits) __VA_ARGS__                                                                                    \
-        }                                                                                                              \
-        free(logits);                                                                                                  \
-    }                                                                                                                  \
+/* Calls `one` for every (row, KV head); `item` counts them. Returns 0, or 1 where no memory was left. */
+static int each_head(const shape *n, int64_t rows, int64_t heads, int64_t threads, int64_t used,
+                     void (*one)(const void *job, int64_t row, int64_t head, int64_t item, room own), const void *job) {
+    int failed = 0;
+    int64_t stride = (used + 8) & ~(int64_t)7;
+#pragma omp parallel num_threads(threads) if (threads > 1 && rows * heads > 1)
+    {
+        float *own = malloc(sizeof(float) * (n->group * stride + TILE * n->dim));
+        if (!own) {
+#pragma omp atomic write
+            failed = 1;
+        }
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t item = 0; item < rows * heads; item++)
+            if (own) one(job, item / heads, item % heads, item, (room){own, own + n->group * stride, stride});
+        free(own);
+    }
     return failed;
+}
+
+/* Steps from row to row and from head to head: floats, bytes of codes, or the grids' numbers. */
+typedef struct {
+    int64_t row, head, grid_row, grid_head;
+} steps;
+
+INLINE place locate(const side *s, const steps *by, place at, int64_t row, int64_t head) {
+    int64_t size = s->bits == 32 ? sizeof(float) : 1, grid = s->wide ? sizeof(float) : sizeof(_Float16);
+    at.codes = (const char *)at.codes + size * (row * by->row + head * by->head);
+    if (at.grid) at.grid = (const char *)at.grid + grid * (row * by->grid_row + head * by->grid_head);
+    return at;
+}
 
 typedef struct {
     shape shape;
+    steps keys, values;
     int64_t rows, heads, threads, used;
-    int64_t query_row, query_head, key_row, key_head, value_row, value_head, bias_row, bias_head;
+    int64_t query_row, query_head, bias_row, bias_head;
     const int64_t *extents; /* slots that each row holds, [rows], each at most `used` */
 } rectangle;
 
+typedef struct {
+    const rectangle *n;
+    const float *query, *bias;
+    place keys, values;
+    float *out, *lse, *weights;
+} rectangle_job;
+
+static void attend_in_rectangle(const void *job, int64_t row, int64_t head, int64_t item, room own) {
+    const rectangle_job *j = job;
+    const rectangle *n = j->n;
+    int64_t first = item * n->shape.group;
+    attend(&n->shape, n->extents[row], n->used, j->query + row * n->query_row + head * n->query_head,
+           locate(&n->shape.key, &n->keys, j->keys, row, head), locate(&n->shape.value, &n->values, j->values, row, head),
+           j->bias ? j->bias + row * n->bias_row + head * n->bias_head : 0, j->out + first * n->shape.dim,
+           j->lse ? j->lse + first : 0, j->weights ? j->weights + first * n->used : 0, own);
+}
+
 /* Rows in one rectangle. out [rows][heads][group][dim], lse [rows][heads][group] and weights
-   [rows][heads][group][used] are contiguous; bias, lse and weights may be null. */
-int tiercache_attend(const rectangle *n, const float *query, const float *keys, const float *values, const float *bias,
-                     float *out, float *lse, float *weights) {
-    EACH_HEAD(n, n->used, {
-        attend(&n->shape, n->extents[row], n->used, query + row * n->query_row + head * n->query_head,
-               keys + row * n->key_row + head * n->key_head, values + row * n->value_row + head * n->value_head,
-               bias ? bias + row * n->bias_row + head * n->bias_head : 0, out + first * n->shape.dim,
-               lse ? lse + first : 0, logits, stride, weights ? weights + first * n->used : 0);
-    })
+   [rows][heads][group][used] are contiguous; the grids of plain floats, bias, lse and weights may be null. */
+int tiercache_attend(const rectangle *n, const float *query, const void *keys, const void *key_grid,
+                     const void *values, const void *value_grid, const float *bias, float *out, float *lse,
+                     float *weights) {
+    rectangle_job job = {n, query, bias, {keys, key_grid}, {values, value_grid}, out, lse, weights};
+    return each_head(&n->shape, n->rows, n->heads, n->threads, n->used, attend_in_rectangle, &job);
 }
 
 typedef struct {
@@ -175,30 +292,41 @@ typedef struct {
     int64_t layer, head;    /* floats from one layer, and from one head, to the next */
     int64_t extent, used;   /* slots, with the new token's; and of its lane */
     int64_t weights;        /* where its weights begin */
-} place;
+} entry;
 
 typedef struct {
     shape shape;
     int64_t rows, heads, threads, used, layer;
     int64_t query_row, query_head, key_row, key_head, value_row, value_head;
-    const place *places;  /* [rows] */
+    const entry *entries; /* [rows] */
     const int64_t *slots; /* of the new tokens, [layers][rows][heads] */
 } table;
 
-/* Rows wherever they lie: writes each one's new key and value, then attends. out [rows][heads][group][dim]; weights, of
-   all rows one after the other, may be null. */
+typedef struct {
+    const table *n;
+    const float *query, *key, *value;
+    float *out, *weights;
+} table_job;
+
+static void append_and_attend(const void *job, int64_t row, int64_t head, int64_t item, room own) {
+    const table_job *j = job;
+    const table *n = j->n;
+    const entry *at = n->entries + row;
+    int64_t start = n->layer * at->layer + head * at->head;
+    int64_t slot = n->slots[n->layer * n->rows * n->heads + item];
+    float *keys = (float *)(intptr_t)at->keys + start, *values = (float *)(intptr_t)at->values + start;
+    size_t bytes = sizeof(float) * n->shape.dim;
+    memcpy(keys + slot * n->shape.key.slot, j->key + row * n->key_row + head * n->key_head, bytes);
+    memcpy(values + slot * n->shape.value.slot, j->value + row * n->value_row + head * n->value_head, bytes);
+    attend(&n->shape, at->extent, at->used, j->query + row * n->query_row + head * n->query_head, (place){keys, 0},
+           (place){values, 0}, 0, j->out + item * n->shape.group * n->shape.dim, 0,
+           j->weights ? j->weights + at->weights + head * n->shape.group * at->used : 0, own);
+}
+
+/* Rows of plain floats, wherever they lie: writes each one's new key and value, then attends.
+   out [rows][heads][group][dim]; weights, of all rows one after the other, may be null. */
 int tiercache_append_and_attend(const table *n, const float *query, const float *key, const float *value, float *out,
                                 float *weights) {
-    EACH_HEAD(n, n->used, {
-        const place *at = n->places + row;
-        int64_t start = n->layer * at->layer + head * at->head;
-        int64_t slot = n->slots[(n->layer * n->rows + row) * n->heads + head];
-        float *keys = (float *)(intptr_t)at->keys + start, *values = (float *)(intptr_t)at->values + start;
-        size_t bytes = sizeof(float) * n->shape.dim;
-        memcpy(keys + slot * n->shape.key_slot, key + row * n->key_row + head * n->key_head, bytes);
-        memcpy(values + slot * n->shape.value_slot, value + row * n->value_row + head * n->value_head, bytes);
-        attend(&n->shape, at->extent, at->used, query + row * n->query_row + head * n->query_head, keys, values, 0,
-               out + first * n->shape.dim, 0, logits, stride,
-               weights ? weights + at->weights + head * n->shape.group * at->used : 0);
-    })
+    table_job job = {n, query, key, value, out, weights};
+    return each_head(&n->shape, n->rows, n->heads, n->threads, n->used, append_and_attend, &job);
 }

@@ -21,12 +21,14 @@ import torch
 from torch import Tensor
 
 from tiercache.attention import Partial
+from tiercache.quantize import Format
 
 log = logging.getLogger(__name__)
 
 SOURCE = Path(__file__).with_name("decode_attention.c")
 FLAGS = ("-O3", "-march=native", "-fPIC", "-Wno-psabi")
 LANES = 8  # floats of one vector: head_dim is a multiple
+TILE, CHANNELS = 64, 512  # as in the source
 NO_MEMORY = "no memory left for attention's logits"
 
 
@@ -34,17 +36,31 @@ def _integers(names: str) -> tuple[tuple[str, type[ctypes.c_int64]], ...]:
     return tuple((name, ctypes.c_int64) for name in names.split())
 
 
-class _Shape(ctypes.Structure):
-    """`shape` in the source; the others have their names there too."""
+class _Side(ctypes.Structure):
+    """`side` in the source; the others have their names there too."""
 
-    _fields_ = (*_integers("group dim query_group key_slot value_slot bias_group"), ("scaling", ctypes.c_float))
+    _fields_ = _integers("slot bits grid_slot wide window share group half")
+
+
+class _Shape(ctypes.Structure):
+    _fields_ = (
+        *_integers("group dim query_group bias_group"),
+        ("key", _Side),
+        ("value", _Side),
+        ("scaling", ctypes.c_float),
+    )
+
+
+class _Steps(ctypes.Structure):
+    _fields_ = _integers("row head grid_row grid_head")
 
 
 class _Rectangle(ctypes.Structure):
     _fields_ = (
         ("shape", _Shape),
-        *_integers("rows heads threads used"),
-        *_integers("query_row query_head key_row key_head value_row value_head bias_row bias_head"),
+        ("keys", _Steps),
+        ("values", _Steps),
+        *_integers("rows heads threads used query_row query_head bias_row bias_head"),
         ("extents", ctypes.c_void_p),
     )
 
@@ -54,26 +70,36 @@ class _Table(ctypes.Structure):
         ("shape", _Shape),
         *_integers("rows heads threads used layer"),
         *_integers("query_row query_head key_row key_head value_row value_head"),
-        ("places", ctypes.c_void_p),
+        ("entries", ctypes.c_void_p),
         ("slots", ctypes.c_void_p),
     )
 
 
+@dataclass(frozen=True)
+class Codes:
+    """Quantised keys or values: codes and grid [rows, kv_heads, used, ...] in this format."""
+
+    codes: Tensor
+    grid: Tensor
+    format: Format
+
+
 class Kernel:
-    """The loaded library."""
+    """The loaded library. threads: whether it uses torch's; without OpenMP each call is one thread's."""
 
     def __init__(self, path: Path) -> None:
         library = ctypes.CDLL(str(path))
-        self.attend = library.tiercache_attend
-        self.attend.argtypes = (ctypes.POINTER(_Rectangle), *[ctypes.c_void_p] * 7)
+        self._attend = library.tiercache_attend
+        self._attend.argtypes = (ctypes.POINTER(_Rectangle), *[ctypes.c_void_p] * 9)
+        self.threads = bool(library.tiercache_threads())
         self.append_and_attend = library.tiercache_append_and_attend
         self.append_and_attend.argtypes = (ctypes.POINTER(_Table), *[ctypes.c_void_p] * 5)
 
     def __call__(
         self,
         query: Tensor,
-        keys: Tensor,
-        values: Tensor,
+        keys: Tensor | Codes,
+        values: Tensor | Codes,
         extents: Tensor,
         bias: Tensor | None,
         scaling: float,
@@ -81,23 +107,36 @@ class Kernel:
         lse: bool = False,
         weights: bool = False,
     ) -> Partial:
-        """Shapes as in `decode_attention`; float32, last dimension contiguous. extents: int64 [rows], contiguous."""
+        """Shapes as in `decode_attention`, floats as `fits` has them. extents: int64 [rows], contiguous."""
         rows, heads, group, dim = query.shape
-        used = keys.shape[2]
+        key, key_steps, key_planes = _side(keys)
+        value, value_steps, value_planes = _side(values)
+        used = key_planes[0].shape[2]
         out = torch.empty((rows, heads, group, dim))
         logs = torch.empty((rows, heads, group)) if lse else None
         shares = torch.empty((rows, heads, group, used)) if weights else None
         if bias is not None:
             bias = bias.expand(rows, heads, group, used)
             bias = bias if bias.stride(3) == 1 else bias.contiguous()
-        q, k, v, b = (part.stride() if part is not None else (0, 0, 0) for part in (query, keys, values, bias))
-        shape = _Shape(group, dim, q[2], k[2], v[2], b[2], scaling)
-        sides = (*q[:2], *k[:2], *v[:2], *b[:2])
-        n = _Rectangle(shape, rows, heads, torch.get_num_threads(), used, *sides, extents.data_ptr())
-        places = (query, keys, values, bias, out, logs, shares)
-        if self.attend(n, *(part.data_ptr() if part is not None else None for part in places)):
+        q, b = query.stride(), bias.stride() if bias is not None else (0, 0, 0)
+        shape = _Shape(group, dim, q[2], b[2], key, value, scaling)
+        threads = torch.get_num_threads()
+        n = _Rectangle(shape, key_steps, value_steps, rows, heads, threads, used, *q[:2], *b[:2], extents.data_ptr())
+        places = (query, *key_planes, *value_planes, bias, out, logs, shares)
+        if self._attend(n, *(part.data_ptr() if part is not None else None for part in places)):
             raise MemoryError(NO_MEMORY)
         return Partial(out, logs, shares)
+
+
+def _side(x: Tensor | Codes) -> tuple[_Side, _Steps, tuple[Tensor, Tensor | None]]:
+    if isinstance(x, Tensor):
+        row, head, slot, _ = x.stride()
+        return _Side(slot, 32), _Steps(row, head), (x, None)
+    (row, head, slot, _), (grid_row, grid_head, grid_slot, share) = x.codes.stride(), x.grid.stride()
+    share, f, wide = x.grid.shape[-1], x.format, x.grid.dtype is torch.float32
+    half = f.head_dim // 2 if f.pairs else f.head_dim
+    side = _Side(slot, f.bits, grid_slot, wide, f.window, share, f.group, half)
+    return side, _Steps(row, head, grid_row, grid_head), (x.codes, x.grid)
 
 
 @dataclass(frozen=True)
@@ -129,11 +168,10 @@ class RowTable:
                 entries.append((keys + step, values + step, layer, head, extent, used, weights))
             self.starts.append(self.starts[-1] + len(plane.extents) * heads * group * used)
         self._kernel, self._planes, self._slots = kernel, planes, slots
-        self._places = torch.tensor(entries, dtype=torch.int64)
-        dim = planes[0].keys.shape[-1]
-        self._n = _Table(_Shape(group, dim, 0, slot, slot, 0, scaling), rows, heads, torch.get_num_threads())
-        self._n.used = max(plane.used for plane in planes)
-        self._n.places, self._n.slots = self._places.data_ptr(), slots.data_ptr()
+        self._entries = torch.tensor(entries, dtype=torch.int64)
+        shape = _Shape(group, planes[0].keys.shape[-1], 0, 0, _Side(slot, 32), _Side(slot, 32), scaling)
+        self._n = _Table(shape, rows, heads, torch.get_num_threads(), max(plane.used for plane in planes))
+        self._n.entries, self._n.slots = self._entries.data_ptr(), slots.data_ptr()
 
     def __call__(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, weights: bool
@@ -159,16 +197,22 @@ class RowTable:
         return out, [shares[a:b].view(len(p.extents), heads, group, p.used) for (a, b), p in edges]
 
 
-def fits(query: Tensor, keys: Tensor, values: Tensor) -> bool:
-    """Whether the kernel knows this kind of tensors."""
-    return (
-        query.dtype is torch.float32
-        and keys.dtype is torch.float32
-        and values.dtype is torch.float32
-        and query.device.type == "cpu"
-        and keys.device.type == "cpu"
-        and query.shape[-1] % LANES == 0
-        and query.stride(-1) == keys.stride(-1) == values.stride(-1) == 1
+def fits(query: Tensor, *others: Tensor) -> bool:
+    """Whether the kernel knows this kind of tensors: float32 on the CPU, whole vectors, channels side by side."""
+    return query.shape[-1] % LANES == 0 and all(
+        part.dtype is torch.float32 and part.device.type == "cpu" and part.stride(-1) == 1 for part in (query, *others)
+    )
+
+
+def unfolds(*packed: Codes) -> bool:
+    """Whether the kernel can read codes as they are. A tile must hold whole windows, and a vector one range."""
+    return all(
+        x.format.bits in (2, 4, 8)
+        and x.format.head_dim <= CHANNELS
+        and TILE % x.format.window == 0
+        and x.codes.device.type == "cpu"
+        and x.codes.stride(-1) == x.grid.stride(-1) == 1
+        for x in packed
     )
 
 
@@ -184,8 +228,7 @@ def kernel() -> Kernel | None:
     try:
         return Kernel(_built(compiler))
     except (OSError, subprocess.SubprocessError) as problem:
-        detail = getattr(problem, "stderr", None) or problem
-        log.warning("the C kernel can't be used, torch's slower ones are: %s", str(detail).strip()[-300:])
+        log.warning("the C kernel can't be used, torch's slower ones are: %s", _reason(problem))
         return None
 
 
@@ -202,7 +245,8 @@ def _built(compiler: str) -> Path:
         ready = Path(scratch) / path.name
         try:  # its threads are torch's own, which has loaded their library for everybody; not linked, so never twice
             _build(compiler, ready, "-fopenmp")
-        except (OSError, subprocess.SubprocessError):
+        except (OSError, subprocess.SubprocessError) as problem:
+            log.warning("the C kernel runs on one thread: %s", _reason(problem))
             _build(compiler, ready)
         os.replace(ready, path)  # several processes may build at once
     return path
@@ -217,6 +261,10 @@ def _build(compiler: str, ready: Path, *flags: str) -> None:
     ):
         subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     Kernel(ready)
+
+
+def _reason(problem: Exception) -> str:
+    return str(getattr(problem, "stderr", None) or problem).strip()[-300:]
 
 
 def _folder() -> Path:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -60,6 +61,9 @@ class View:
     scaling: float = 1.0
 
 
+Source = Tensor | Callable[[], Tensor]  # keys, or what gets them
+
+
 @dataclass(frozen=True)
 class Part:
     """One tier's share of a decode step at one layer, [rows, KV heads, slots]: `weights` have the group before slots.
@@ -69,8 +73,13 @@ class Part:
 
     fields: Mapping[str, Tensor]
     pos: Tensor
-    keys: Tensor
+    source: Source
     weights: Tensor | None
+
+    @cached_property
+    def keys(self) -> Tensor:
+        """[rows, KV heads, slots, d], in full precision: a quantised tier's are unpacked when somebody looks."""
+        return self.source if isinstance(self.source, Tensor) else self.source()
 
 
 @dataclass(frozen=True)
