@@ -12,7 +12,6 @@ typedef float v8 __attribute__((vector_size(32)));
 typedef float loose8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int32_t mask8 __attribute__((vector_size(32)));
 typedef uint32_t word8 __attribute__((vector_size(32)));
-typedef uint8_t bytes8 __attribute__((vector_size(8)));
 
 #define INLINE static inline __attribute__((always_inline))
 enum { TILE = 64 };           /* slots whose keys or values stay in the first-level cache while several heads read them */
@@ -92,18 +91,12 @@ typedef struct {
     float scaling;
 } shape;
 
-/* Eight codes. */
+/* Eight codes of 2 or 4 bits. */
 INLINE v8 codes(const uint8_t *from, int bits) {
-    if (bits == 8) {
-        bytes8 x;
-        memcpy(&x, from, 8);
-        return __builtin_convertvector(x, v8);
-    }
     uint32_t word = 0;
     memcpy(&word, from, bits);
-    word8 x = (word8){0} + word;
-    x = (x >> ((word8){0, 1, 2, 3, 4, 5, 6, 7} * (uint32_t)bits)) & ((1u << bits) - 1);
-    return __builtin_convertvector((mask8)x, v8);
+    word8 x = ((word8){0} + word) >> ((word8){0, 1, 2, 3, 4, 5, 6, 7} * (uint32_t)bits);
+    return __builtin_convertvector((mask8)(x & ((1u << bits) - 1)), v8);
 }
 
 INLINE float number(const side *s, const void *grid, int64_t i) {
@@ -112,23 +105,31 @@ INLINE float number(const side *s, const void *grid, int64_t i) {
 
 /* Slots [first, first + count), whole windows, as floats [count][dim]. */
 INLINE void unfold(const side *s, place at, int64_t first, int64_t count, int64_t dim, float *to, int bits) {
-    float scale[MOST_CHANNELS], zero[MOST_CHANNELS];
+    float scale[MOST_CHANNELS], zero[MOST_CHANNELS], ranges[2 * MOST_CHANNELS];
     for (int64_t t = first; t < first + count; t += s->window) {
         if (s->window > 1) { /* ranges lie along the tokens, their grid dealt out over the window */
-            for (int64_t i = 0; i < 2 * s->half; i++)
-                (i < s->half ? scale : zero)[i % s->half] =
-                    number(s, at.grid, (t + i / s->share) * s->grid_slot + i % s->share);
-            for (int64_t c = s->half; c < dim; c++) scale[c] = scale[c - s->half], zero[c] = zero[c - s->half];
+            for (int64_t w = 0, i = 0; w < s->window; w++)
+                for (int64_t e = 0; e < s->share && i < 2 * s->half; e++, i++)
+                    ranges[i] = number(s, at.grid, (t + w) * s->grid_slot + e);
+            for (int64_t c = 0; c < dim; c += s->half) {
+                memcpy(scale + c, ranges, s->half * sizeof(float));
+                memcpy(zero + c, ranges + s->half, s->half * sizeof(float));
+            }
         } else {
-            int64_t ranges = dim / s->group;
-            for (int64_t r = 0; r < ranges; r++) {
+            int64_t many = dim / s->group;
+            for (int64_t r = 0; r < many; r++) {
                 float step = number(s, at.grid, t * s->grid_slot + r);
-                float low = number(s, at.grid, t * s->grid_slot + ranges + r);
+                float low = number(s, at.grid, t * s->grid_slot + many + r);
                 for (int64_t c = r * s->group; c < (r + 1) * s->group; c++) scale[c] = step, zero[c] = low;
             }
         }
         for (int64_t w = t; w < t + s->window; w++) {
             const uint8_t *from = (const uint8_t *)at.codes + w * s->slot;
+            if (bits == 8) {
+                float *restrict row = to + (w - first) * dim;
+                for (int64_t c = 0; c < dim; c++) row[c] = from[c] * scale[c] + zero[c];
+                continue;
+            }
             for (int64_t c = 0; c < dim; c += 8)
                 store(to + (w - first) * dim + c, codes(from + c * bits / 8, bits) * load(scale + c) + load(zero + c));
         }
