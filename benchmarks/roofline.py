@@ -7,24 +7,15 @@ A step reads all weights once, and the keys and values that are kept. The bandwi
 write counted. Random weights; on a CPU the arithmetic is the limit from small batches on.
 """
 
-import time
-
 import torch
 from measure import arguments, random_prompts, report, run, synthetic
 
+from tiercache.bandwidth import copy_bandwidth
+from tiercache.requests import RunStats
 
-def copy_bandwidth(device: torch.device, size: int = 2**28) -> float:
-    """Bytes/s, read and written; the best of ten."""
-    source = torch.ones(size, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    best = float("inf")
-    for _ in range(10):
-        start = time.perf_counter()
-        target.copy_(source)
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - start)
-    return 2 * size / best
+
+def _step(stats: RunStats) -> float:
+    return stats.decode_s / stats.decode_steps
 
 
 def main() -> None:
@@ -34,17 +25,14 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     dtype = getattr(torch, given.dtype)
     loaded = synthetic(given.layers, given.hidden, given.heads, given.kv_heads, dtype=dtype)
-    weights = sum(p.numel() * p.element_size() for p in loaded.model.model.layers.parameters())
-    head = loaded.model.lm_head.weight
-    weights += head.numel() * head.element_size()
-    bandwidth = copy_bandwidth(loaded.device)
+    weights = loaded.step_weight_bytes
+    bandwidth = copy_bandwidth(loaded.device, 2**28)
     rows = []
     for policy in ("full", {"name": "streaming", "budget": 0.25, "positions": "true"}):
         for batch in given.batch:
             prompts = random_prompts(loaded, batch, given.context)
-            step = min(run(loaded, prompts, policy, given.new).step_p50_s for _ in range(given.pairs))
-            kept = (given.context + given.new / 2) * (1 if policy == "full" else 0.25)
-            read = weights + batch * kept * loaded.geometry.token_bytes
+            stats = min((run(loaded, prompts, policy, given.new) for _ in range(given.pairs)), key=_step)
+            step, read = _step(stats), stats.decode_read_bytes / stats.decode_steps
             rows.append(
                 {
                     "policy": policy if isinstance(policy, str) else policy["name"],

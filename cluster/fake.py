@@ -84,4 +84,4 @@ def completion(key: str, tokens: int) -> Completion:
 
 def stats(sequences: int) -> RunStats:
     """Plausible measurements."""
-    return RunStats(sequences, 10, 0.1, 100, 0.5, 50, 0.01, 0.02, 0.01, sequences, 4096, None, 0, 0)
+    return RunStats(sequences, 10, 0.1, 100, 0.5, 50, 0.01, 0.02, 0.01, sequences, 4096, None, 0, 0, 1000, None)

@@ -52,7 +52,10 @@ class Refused:
 
 @dataclass(frozen=True)
 class ShardStats:
-    """What running a shard cost and where it ran. `worker` names the process; times are seconds since the epoch."""
+    """What running a shard cost and where it ran. `worker` names the process; times are seconds since the epoch.
+
+    copy_bytes_per_s: the bandwidth of its device's memory, measured there.
+    """
 
     stats: RunStats
     worker: str
@@ -60,6 +63,7 @@ class ShardStats:
     device: str
     started: float
     ended: float
+    copy_bytes_per_s: float | None = None
 
 
 @dataclass(frozen=True)

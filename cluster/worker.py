@@ -53,6 +53,7 @@ class EngineWorker:
 
     def run(self, shard: Shard) -> Iterator[Item]:
         """Yields each sample as it ends, then what the shard cost, then diagnostics if they are asked for."""
+        from tiercache.bandwidth import copy_bandwidth
         from tiercache.diagnostics.trace import Recorder
 
         started = time.time()
@@ -75,9 +76,9 @@ class EngineWorker:
             yield from (Refused(r.key, str(refusal)) for r in requests if r.key not in done)
             return
         if self.engine.stats is not None and requests:
-            host = socket.gethostname()
+            ended, host = time.time(), socket.gethostname()
             place = f"{host}:{os.getpid()}", host, _device_name(self.device)
-            yield ShardStats(self.engine.stats, *place, started, time.time())
+            yield ShardStats(self.engine.stats, *place, started, ended, copy_bandwidth(self.engine.loaded.device))
         if recorder is not None:
             yield from self._diagnose(shard, requests, finished, recorder)
 

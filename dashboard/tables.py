@@ -136,6 +136,8 @@ def summary_table(cells: Sequence[CellSummary], deltas: Mapping[str, PairedDelta
                 "largest batch": cell.max_rows,
                 "bytes to host": cell.bytes_to_host,
                 "bytes to device": cell.bytes_to_device,
+                "bandwidth share": cell.bandwidth_share,
+                "transfer share": cell.transfer_share,
                 "device peak bytes": cell.device_peak_bytes,
                 "peak measured by": ", ".join(cell.device_peak_sources),
                 "device": ", ".join(cell.devices),

@@ -153,6 +153,9 @@ class ShardRow:
     device_peak_source: PeakSource = "ledger"
     bytes_to_host: int = 0
     bytes_to_device: int = 0
+    decode_read_bytes: int | None = None  # weights, keys and values that the decode steps read
+    copy_bytes_per_s: float | None = None  # what the device's memory copies, read and written
+    transfer_s: float | None = None  # None where there is no bus
     exclusive: bool = True  # no other engine on that node: only then is throughput its own
 
     def __post_init__(self) -> None:

@@ -203,6 +203,9 @@ class Shard(Base):
     bytes_to_host: Mapped[int]
     bytes_to_device: Mapped[int]
     exclusive: Mapped[bool]
+    decode_read_bytes: Mapped[int | None]
+    copy_bytes_per_s: Mapped[float | None]
+    transfer_s: Mapped[float | None]
 
 
 class Event(Base):

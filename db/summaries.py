@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Select, Subquery, case, func, null, select
+from sqlalchemy import ColumnElement, Connection, Engine, Select, Subquery, case, func, null, select
 from sqlalchemy.orm import Session, aliased
 
 from db.intervals import paired_difference, wilson
@@ -65,6 +65,8 @@ class CellSummary:
     max_rows: int | None
     bytes_to_host: int | None
     bytes_to_device: int | None
+    bandwidth_share: float | None  # bytes that decode steps read a second, over what the memory copies
+    transfer_share: float | None  # of decode time, in which bytes crossed the bus; None where there is none
     device_peak_bytes: int | None
     device_peak_sources: tuple[str, ...]
     devices: tuple[str, ...]
@@ -230,9 +232,17 @@ def _shard_numbers() -> Select[*tuple[Any, ...]]:
         func.max(Shard.max_rows).label("max_rows"),
         func.sum(Shard.bytes_to_host).label("bytes_to_host"),
         func.sum(Shard.bytes_to_device).label("bytes_to_device"),
+        _share(Shard.decode_read_bytes, Shard.decode_s * Shard.copy_bytes_per_s).label("bandwidth_share"),
+        _share(Shard.transfer_s, Shard.decode_s).label("transfer_share"),
         func.max(Shard.device_peak_bytes).label("device_peak_bytes"),
         func.min(case((Shard.exclusive, 1), else_=0)).label("exclusive"),
     ).group_by(Shard.fingerprint)
+
+
+def _share(part: Any, whole: Any) -> ColumnElement[Any]:
+    """Over the shards for which both were measured."""
+    both = part.is_not(None) & whole.is_not(None)
+    return func.sum(case((both, part * 1.0))) / func.nullif(func.sum(case((both, whole))), 0.0)
 
 
 def _by_fingerprint(connection: Connection, statement: Select[*tuple[Any, ...]]) -> dict[str, dict[str, Any]]:
@@ -285,6 +295,8 @@ def _summary(
         max_rows=shards.get("max_rows"),
         bytes_to_host=_integer(shards.get("bytes_to_host")),
         bytes_to_device=_integer(shards.get("bytes_to_device")),
+        bandwidth_share=_number(shards.get("bandwidth_share")),
+        transfer_share=_number(shards.get("transfer_share")),
         device_peak_bytes=shards.get("device_peak_bytes"),
         device_peak_sources=sources,
         devices=devices,

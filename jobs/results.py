@@ -94,6 +94,9 @@ def shard_row(shard: Shard, fingerprint: str, sweep_id: str, measured: ShardStat
         device_peak_source="ledger" if stats.device_peak_bytes is None else "device",
         bytes_to_host=stats.bytes_to_host,
         bytes_to_device=stats.bytes_to_device,
+        decode_read_bytes=stats.decode_read_bytes,
+        copy_bytes_per_s=measured.copy_bytes_per_s,
+        transfer_s=stats.transfer_s,
         exclusive=exclusive,
     )
 

@@ -147,7 +147,7 @@ class Engine:
         waiting = deque(requests)
         for request in waiting:
             self.check(request, policy)
-        meter = Meter(self.loaded.device)
+        meter = Meter(self.loaded.device, self.loaded.step_weight_bytes)
         max_batch = self.limits.max_batch
         while True:
             rows: list[_Row] = []
@@ -265,7 +265,7 @@ class Engine:
                     continue
                 ledger = lane.leave(index)
                 rows.remove(row)
-                meter.finished()
+                meter.finished(ledger, len(row.tokens))
                 yield Completion(
                     key=row.request.key,
                     tokens=tuple(row.tokens),

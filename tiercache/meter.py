@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from tiercache.ledger import Traffic
+from tiercache.ledger import SequenceBytes, Traffic
 from tiercache.requests import RunStats
 
 
@@ -24,8 +24,8 @@ class Watched(Protocol):
 class Meter:
     """Accumulates one run's measurements; `stats` may be read at any time."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, device: torch.device, step_weight_bytes: int) -> None:
+        self.device, self._step_weight_bytes, self._tier_bytes = device, step_weight_bytes, 0.0
         self._steps: list[float] = []
         self._first_tokens: list[float] = []
         self._prefill_tokens = self._decode_tokens = self._sequences = self._max_rows = 0
@@ -70,8 +70,10 @@ class Meter:
     def first_token(self, seconds: float) -> None:
         self._first_tokens.append(seconds)
 
-    def finished(self) -> None:
+    def finished(self, ledger: SequenceBytes, tokens: int) -> None:
+        """A sequence has ended with so many tokens, the first of which came from its prefill."""
         self._sequences += 1
+        self._tier_bytes += (tokens - 1) * (ledger.hbm_bytes_mean + ledger.ddr_bytes_mean + ledger.packed_bytes_mean)
 
     def stats(self) -> RunStats:
         cuda = self.device.type == "cuda"
@@ -91,6 +93,8 @@ class Meter:
             device_peak_bytes=torch.cuda.max_memory_allocated(self.device) - self._baseline if cuda else None,
             bytes_to_host=to_host,
             bytes_to_device=to_device,
+            decode_read_bytes=len(self._steps) * self._step_weight_bytes + round(self._tier_bytes),
+            transfer_s=None,
         )
 
     def _now(self) -> float:

@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,12 @@ class LoadedModel:
     def vocab(self) -> int:
         """Token ids are below this."""
         return int(self.model.config.vocab_size)
+
+    @cached_property
+    def step_weight_bytes(self) -> int:
+        """What a decode step reads of the model: its layers and the output projection. Of embeddings it reads a row."""
+        parts = (self.model.model.layers, self.model.model.norm, self.model.lm_head)
+        return sum(p.numel() * p.element_size() for part in parts for p in part.parameters())
 
     def encode(self, prompt: str, chat: bool = False, system: str | None = None) -> tuple[str, list[int]]:
         """Renders and tokenizes a prompt; returns the rendered text and its ids.

@@ -72,6 +72,8 @@ class RunStats:
 
     decode_s counts decode steps only, prefill_s prefills only. Step percentiles are over decode steps, whatever
     their batch. `device_peak_bytes` is the device's own peak above the loaded weights; None on a CPU.
+    `decode_read_bytes`: the weights at each step, and the keys and values that each row holds after it, wherever they
+    are read. `transfer_s`: time in which tiers' bytes crossed the bus; None where there is no bus.
     """
 
     sequences: int
@@ -88,3 +90,5 @@ class RunStats:
     device_peak_bytes: int | None
     bytes_to_host: int
     bytes_to_device: int
+    decode_read_bytes: int
+    transfer_s: float | None

@@ -120,6 +120,8 @@ def shard(row: CellRow, place: int, sweep_id: str) -> ShardRow:
         tpot_p99_s=0.019,
         ttft_p50_s=0.02,
         max_rows=8,
+        decode_read_bytes=10**9,
+        copy_bytes_per_s=1e10,
         exclusive=place != 7,
     )
 

@@ -22,7 +22,8 @@ def test_summary_by_hand(writer, make_sample, make_shard, make_cell):
     outcomes = ["correct", "correct", "wrong", "no_answer", "truncated", "failed"]
     writer.record([make_sample(problem=str(i), outcome=outcome) for i, outcome in enumerate(outcomes)])
     writer.record([make_sample(problem="0", repeat=1, outcome="correct", hbm_bytes_mean=2200.0, output_tokens=210)])
-    writer.record_shard(make_shard("x", device="cuda A", exclusive=True))
+    read = {"decode_read_bytes": 3 * 10**9, "copy_bytes_per_s": 2e9, "transfer_s": 0.3}
+    writer.record_shard(make_shard("x", device="cuda A", exclusive=True, **read))
     writer.record_shard(
         make_shard(
             "y", device="cpu", decode_tokens=100, decode_s=1.0, decode_steps=50, tpot_p50_s=0.06, exclusive=False
@@ -41,6 +42,9 @@ def test_summary_by_hand(writer, make_sample, make_shard, make_cell):
     assert summary.decode_tokens_per_s == pytest.approx(400 / 4)
     assert summary.prefill_tokens_per_s == pytest.approx(200)
     assert summary.tpot_p50_s == pytest.approx((0.02 * 150 + 0.06 * 50) / 200)
+    # 3 s of decoding: the second shard has measured none of it, and isn't counted.
+    assert (summary.bandwidth_share, summary.transfer_share) == (pytest.approx(0.5), pytest.approx(0.1))
+    assert (empty.bandwidth_share, empty.transfer_share) == (None, None)
     assert (summary.devices, summary.shards, summary.exclusive) == (("cpu", "cuda A"), 2, False)
     assert (empty.n, empty.accuracy, empty.resident_share, empty.decode_tokens_per_s, empty.exclusive) == (0,) + (
         None,
