@@ -9,18 +9,21 @@ import json
 import platform
 import random
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from tiercache.engine import Engine, Limits
+from tiercache import hf
+from tiercache.cache import TieredCache
+from tiercache.engine import Engine, Limits, decode
 from tiercache.model import LoadedModel, load, wrap
 from tiercache.model_spec import ModelSpec
 from tiercache.policy import parse_policy
+from tiercache.prefill import prefill
 from tiercache.requests import Request, RunStats, Sampling
 
 Tokens = list[list[int]]
@@ -107,13 +110,43 @@ def against(found: Mapping[str, Sequence[float]], name: str, base: str) -> dict[
     return {"ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios)}
 
 
+class Stepper:
+    """A batch that has been prefilled and decodes step by step, greedily."""
+
+    def __init__(self, loaded: LoadedModel, prompts: Tokens, policy: Any) -> None:
+        self.loaded = loaded
+        with torch.inference_mode():
+            self.cache = TieredCache(loaded.geometry, parse_policy(policy), loaded.device, loaded.facts)
+            hidden = prefill(loaded, self.cache, prompts, list(range(len(prompts))), 512)
+            self.tokens: list[int] = hf.logits(loaded.model, hidden).argmax(-1).tolist()
+
+    def __call__(self) -> float:
+        """One step; its seconds."""
+        start = time.perf_counter()
+        with torch.inference_mode():
+            hidden = decode(self.loaded, self.cache, self.tokens)
+            self.tokens = hf.logits(self.loaded.model, hidden).argmax(-1).tolist()
+        return time.perf_counter() - start
+
+
 def decode_rates(given: argparse.Namespace, loaded: LoadedModel, policies: Mapping[str, Any], base: str) -> None:
-    """Decode tokens/s of policies against one of them, for each of `given.context`: runs, and prints the table."""
+    """Decode tokens/s of policies against one of them, for each of `given.context`: runs, and prints the table.
+
+    All decode by turns, a step each, so that a slow second of the machine meets all of them. `given.pairs` stretches of
+    `given.new` steps; a rate is of a stretch, events included.
+    """
     rows = []
     for context in given.context:
         prompts = random_prompts(loaded, given.batch, context)
-        runs = {name: partial(decode_rate, loaded, prompts, policy, given.new) for name, policy in policies.items()}
-        found = in_turn(runs, given.pairs)
+        steppers = {name: Stepper(loaded, prompts, policy) for name, policy in policies.items()}
+        found: dict[str, list[float]] = {name: [] for name in policies}
+        for _ in range(given.pairs):
+            spent = dict.fromkeys(policies, 0.0)
+            for _ in range(given.new):
+                for name, step in steppers.items():
+                    spent[name] += step()
+            for name, seconds in spent.items():
+                found[name].append(1 / seconds)
         rows += [
             {"context": context, "batch": given.batch, "policy": name, **against(found, name, base)}
             for name in policies
