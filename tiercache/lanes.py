@@ -188,9 +188,9 @@ class LanesStep:
             planes = [native.Plane(store.planes["k"], store.planes["v"], tuple(store.extents)) for store in stores]
             slots = torch.cat([step.slots for step in self._steps], dim=1).contiguous()
             group = query.shape[1] // key.shape[1]
-            self._table = native.RowTable(kernel, planes, slots, group, scaling)
+            self._table = native.RowTable(kernel, planes, slots, group, scaling, first.cache.scorer.sums_heads)
         out, weights = self._table(layer, query, key, value, first.cache.needs_attention)
-        if first.observed:
+        if first.observed or first.cache.queries is not None:
             for i, (step, rows) in enumerate(zip(self._steps, self._rows, strict=True)):
                 step.observe(layer, query[rows], weights[i] if weights is not None else None, scaling)
         return out.unsqueeze(1)

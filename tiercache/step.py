@@ -116,21 +116,45 @@ class DecodeStep:
         return self.cache.hbm.views()
 
     @cached_property
+    def _fields(self) -> dict[str, tuple[Tensor, ...]]:
+        store = self.cache.hbm
+        return {name: store.planes[name][:, : store.rows, :, : store.used()].unbind(0) for name in store.fields}
+
+    @cached_property
+    def _positions(self) -> tuple[Tensor, ...]:
+        store = self.cache.hbm
+        return store.planes["pos"][:, : store.rows, :, : store.used()].unbind(0)
+
+    @cached_property
+    def _state(self) -> dict[str, Tensor]:
+        return self.cache.state.rows(slice(0, len(self.now)))
+
+    @cached_property
     def _index(self) -> tuple[Tensor, ...]:
         return self.slots[..., None, None].expand(-1, -1, -1, 1, self.cache.geometry.head_dim).unbind(0)
 
     @property
     def plain(self) -> bool:
-        """Whether attention is just that, over one tier: new keys as they are, every slot seen, no query kept."""
-        cache = self.cache
-        others = (self._numbers, cache.queries, cache.pages, self._layer_bias)
+        """Whether attention is just that, over one tier: new keys as they are, every slot seen."""
+        others = (self._numbers, self.cache.pages, self._layer_bias)
         return len(self.tiers) == 1 and all(other is None for other in others)
 
     def observe(self, layer: int, query: Tensor, weights: Tensor | None, scaling: float) -> None:
-        """Shows a plain step's scorer its weights [rows, kv_heads, group, used]; query [rows, heads, 1, d]."""
+        """What follows a plain step's attention: queries are kept, and the scorer is shown what it wants.
+
+        query [rows, heads, 1, d]; weights [rows, kv_heads, group, used], or their sums if the scorer wants no more.
+        """
+        if self.cache.queries is not None:
+            self.cache.queries.write(layer, query[:, :, 0], self.now)
+        if not self.observed:
+            return
         rows, _, _, dim = query.shape
         query = query.reshape(rows, self.cache.geometry.kv_heads, -1, dim)
-        self._observe(layer, query, [(self.cache.hbm, self._used[0][layer], weights)], scaling)
+        fields = {name: views[layer] for name, views in self._fields.items()}
+        summed = self.cache.scorer.sums_heads
+        both = (None, weights) if summed else (weights, None)
+        part = Part(fields, self._positions[layer], self._used[0][layer], *both)
+        self.cache.scorer.observe(Observed(layer, query, [part], self.now, self._state, scaling))
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         cache = self.cache
@@ -200,8 +224,7 @@ class DecodeStep:
             fields = {name: store.planes[name][layer, :rows, :, : store.used()] for name in store.fields}
             pos = store.planes["pos"][layer, :rows, :, : store.used()]
             found.append(Part(fields, pos, keys, weights))
-        state = self.cache.state.rows(slice(0, rows))
-        self.cache.scorer.observe(Observed(layer, query, found, self.now, state, scaling))
+        self.cache.scorer.observe(Observed(layer, query, found, self.now, self._state, scaling))
 
     def layer_output(self, layer: int, hidden: Tensor) -> None:
         self._hidden[layer] = hidden

@@ -87,6 +87,7 @@ typedef struct {
 
 typedef struct {
     int64_t group, dim, query_group, bias_group;
+    int64_t summed; /* weights are summed over the group: [used], not [group][used] */
     side key, value;
     float scaling;
 } shape;
@@ -162,7 +163,7 @@ typedef struct {
     int64_t stride;
 } room;
 
-/* A row's head: `group` queries over its slots. weights [group][used], zero beyond the slots. */
+/* A row's head: `group` queries over its slots. weights [group][used] or their sum, zero beyond the slots. */
 static void attend(const shape *n, int64_t slots, int64_t used, const float *query, place keys, place values,
                    const float *bias, float *out, float *lse, float *weights, room own) {
     float *logits = own.logits, *scratch = own.tile;
@@ -207,8 +208,11 @@ static void attend(const shape *n, int64_t slots, int64_t used, const float *que
         for (int64_t s = 0; s < padded; s += 8) store(row + s, load(row + s) * share);
         if (lse) lse[g] = sum > 0 ? logf(sum) + top : -INFINITY;
         if (weights) {
-            for (int64_t s = 0; s < slots; s++) weights[g * used + s] = row[s];
-            for (int64_t s = slots; s < used; s++) weights[g * used + s] = 0;
+            float *restrict to = weights + (n->summed ? 0 : g * used);
+            if (n->summed && g > 0)
+                for (int64_t s = 0; s < slots; s++) to[s] += row[s];
+            else
+                memcpy(to, row, sizeof(float) * slots), memset(to + slots, 0, sizeof(float) * (used - slots));
         }
         for (int64_t j = 0; j < dim; j++) out[g * dim + j] = 0;
     }
@@ -276,7 +280,7 @@ static void attend_in_rectangle(const void *job, int64_t row, int64_t head, int6
     attend(&n->shape, n->extents[row], n->used, j->query + row * n->query_row + head * n->query_head,
            locate(&n->shape.key, &n->keys, j->keys, row, head), locate(&n->shape.value, &n->values, j->values, row, head),
            j->bias ? j->bias + row * n->bias_row + head * n->bias_head : 0, j->out + first * n->shape.dim,
-           j->lse ? j->lse + first : 0, j->weights ? j->weights + first * n->used : 0, own);
+           j->lse ? j->lse + first : 0, j->weights ? j->weights + (n->shape.summed ? item : first) * n->used : 0, own);
 }
 
 /* Rows in one rectangle. out [rows][heads][group][dim], lse [rows][heads][group] and weights
@@ -321,7 +325,7 @@ static void append_and_attend(const void *job, int64_t row, int64_t head, int64_
     memcpy(values + slot * n->shape.value.slot, j->value + row * n->value_row + head * n->value_head, bytes);
     attend(&n->shape, at->extent, at->used, j->query + row * n->query_row + head * n->query_head, (place){keys, 0},
            (place){values, 0}, 0, j->out + item * n->shape.group * n->shape.dim, 0,
-           j->weights ? j->weights + at->weights + head * n->shape.group * at->used : 0, own);
+           j->weights ? j->weights + at->weights + head * (n->shape.summed ? 1 : n->shape.group) * at->used : 0, own);
 }
 
 /* Rows of plain floats, wherever they lie: writes each one's new key and value, then attends.

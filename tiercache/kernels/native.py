@@ -44,7 +44,7 @@ class _Side(ctypes.Structure):
 
 class _Shape(ctypes.Structure):
     _fields_ = (
-        *_integers("group dim query_group bias_group"),
+        *_integers("group dim query_group bias_group summed"),
         ("key", _Side),
         ("value", _Side),
         ("scaling", ctypes.c_float),
@@ -119,7 +119,7 @@ class Kernel:
             bias = bias.expand(rows, heads, group, used)
             bias = bias if bias.stride(3) == 1 else bias.contiguous()
         q, b = query.stride(), bias.stride() if bias is not None else (0, 0, 0)
-        shape = _Shape(group, dim, q[2], b[2], key, value, scaling)
+        shape = _Shape(group, dim, q[2], b[2], False, key, value, scaling)
         threads = torch.get_num_threads()
         n = _Rectangle(shape, key_steps, value_steps, rows, heads, threads, used, *q[:2], *b[:2], extents.data_ptr())
         places = (query, *key_planes, *value_planes, bias, out, logs, shares)
@@ -155,21 +155,30 @@ class Plane:
 class RowTable:
     """One decode step over rows of several planes: new keys and values are written, then attended to, in one call."""
 
-    def __init__(self, kernel: Kernel, planes: Sequence[Plane], slots: Tensor, group: int, scaling: float) -> None:
-        """slots: where each row's new token goes, int64 [layers, rows, kv_heads], contiguous."""
+    def __init__(
+        self,
+        kernel: Kernel,
+        planes: Sequence[Plane],
+        slots: Tensor,
+        group: int,
+        scaling: float,
+        summed: bool = False,
+    ) -> None:
+        """slots: where each row's new token goes, int64 [layers, rows, kv_heads], contiguous. summed: weights are."""
         _, rows, heads = slots.shape
+        wide = heads * (1 if summed else group)
         entries: list[tuple[int, ...]] = []
         self.starts = [0]
         for plane in planes:
             (layer, row, head, slot, _), size = plane.keys.stride(), plane.keys.element_size()
             keys, values, used = plane.keys.data_ptr(), plane.values.data_ptr(), plane.used
             for i, extent in enumerate(plane.extents):
-                step, weights = i * row * size, self.starts[-1] + i * heads * group * used
+                step, weights = i * row * size, self.starts[-1] + i * wide * used
                 entries.append((keys + step, values + step, layer, head, extent, used, weights))
-            self.starts.append(self.starts[-1] + len(plane.extents) * heads * group * used)
+            self.starts.append(self.starts[-1] + len(plane.extents) * wide * used)
         self._kernel, self._planes, self._slots = kernel, planes, slots
         self._entries = torch.tensor(entries, dtype=torch.int64)
-        shape = _Shape(group, planes[0].keys.shape[-1], 0, 0, _Side(slot, 32), _Side(slot, 32), scaling)
+        shape = _Shape(group, planes[0].keys.shape[-1], 0, 0, summed, _Side(slot, 32), _Side(slot, 32), scaling)
         self._n = _Table(shape, rows, heads, torch.get_num_threads(), max(plane.used for plane in planes))
         self._n.entries, self._n.slots = self._entries.data_ptr(), slots.data_ptr()
 
@@ -179,7 +188,7 @@ class RowTable:
         """query [rows, heads, 1, dim]; key, value [rows, kv_heads, 1, dim], as `fits` has them.
 
         Returns:
-            output [rows, heads, dim], and each plane's weights [its rows, kv_heads, group, used].
+            output [rows, heads, dim], and each plane's weights [its rows, kv_heads, group, used], or without the group.
         """
         n, rows = self._n, query.shape[0]
         group, heads = n.shape.group, n.heads
@@ -194,7 +203,8 @@ class RowTable:
         if shares is None:
             return out, None
         edges = zip(pairwise(self.starts), self._planes, strict=True)
-        return out, [shares[a:b].view(len(p.extents), heads, group, p.used) for (a, b), p in edges]
+        inner = (heads,) if n.shape.summed else (heads, group)
+        return out, [shares[a:b].view(len(p.extents), *inner, p.used) for (a, b), p in edges]
 
 
 def fits(query: Tensor, *others: Tensor) -> bool:

@@ -14,6 +14,7 @@ class AttentionMass(Scorer):
     """
 
     needs_attention = True
+    sums_heads = True
 
     def fields(self) -> dict[str, torch.dtype]:
         return {"mass": self.wide}
@@ -23,8 +24,7 @@ class AttentionMass(Scorer):
 
     def observe(self, seen: Observed) -> None:
         for part in seen.parts:
-            assert part.weights is not None, "this scorer needs attention"
-            part.fields["mass"].add_(part.weights.sum(2))
+            part.fields["mass"].add_(part.mass)
 
     def score(self, view: View) -> Tensor:
         return view.fields["mass"]

@@ -68,13 +68,23 @@ Source = Tensor | Callable[[], Tensor]  # keys, or what gets them
 class Part:
     """One tier's share of a decode step at one layer, [rows, KV heads, slots]: `weights` have the group before slots.
 
-    The weights of all parts together sum to one for each query head. None if the scorer doesn't need attention.
+    The weights of all parts together sum to one for each query head. None if the scorer doesn't need attention, or
+    wants no more than their sums over the heads that share a KV head, `mass`.
     """
 
     fields: Mapping[str, Tensor]
     pos: Tensor
     source: Source
     weights: Tensor | None
+    summed: Tensor | None = None
+
+    @cached_property
+    def mass(self) -> Tensor:
+        """[rows, KV heads, slots]: weights, summed over the group."""
+        if self.summed is not None:
+            return self.summed
+        assert self.weights is not None, "this scorer needs attention"
+        return self.weights.sum(2)
 
     @cached_property
     def keys(self) -> Tensor:
@@ -115,6 +125,7 @@ class Scorer:
     """Ranks tokens; higher is more important. Override what is needed; every hook does nothing by default.
 
     needs_attention   `observe` and `observe_prefill` are called, with the weights of each step.
+    sums_heads        of a decode step it looks at `Part.mass` alone, not at `Part.weights`; kernels then write less.
     observes          `observe` is called without weights, so attention stays on fused kernels.
     remembers         `remember` is called at each event, before `score`.
     needs_keys        `View.keys` and `View.values` are there.
@@ -127,6 +138,7 @@ class Scorer:
     """
 
     needs_attention = False
+    sums_heads = False
     observes = False
     remembers = False
     needs_keys = False

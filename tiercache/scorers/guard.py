@@ -13,7 +13,7 @@ from tiercache.scorers.base import Scorer, View
 from tiercache.thoughts import EXECUTION, REASONING, TRANSITION
 
 HOOKS = ("fields", "state", "observe_prefill", "observe", "observe_hidden", "remember", "thought", "score")
-FLAGS = ("needs_attention", "observes", "remembers", "needs_keys", "needs_positions", "ordered", "shared")
+FLAGS = ("needs_attention", "sums_heads", "observes", "remembers", "needs_keys", "needs_positions", "ordered", "shared")
 TAKEN = ("pos", "k", "v", "kept")  # planes of the cache's own
 
 

@@ -14,6 +14,7 @@ class LastAttention(Scorer):
     """
 
     needs_attention = True
+    sums_heads = True
 
     def fields(self) -> dict[str, torch.dtype]:
         return {"last": self.wide}
@@ -24,8 +25,7 @@ class LastAttention(Scorer):
 
     def observe(self, seen: Observed) -> None:
         for part in seen.parts:
-            assert part.weights is not None, "this scorer needs attention"
-            part.fields["last"].copy_(part.weights.mean(2))
+            torch.div(part.mass, seen.query.shape[2], out=part.fields["last"])
 
     def score(self, view: View) -> Tensor:
         return view.fields["last"]
