@@ -19,6 +19,7 @@ from tiercache.scorers import Facts, Scorer, make_scorer
 from tiercache.sequence import CachedSequence
 from tiercache.sizes import sizes
 from tiercache.store import Geometry, PackedStore, TierStore
+from tiercache.streaming import TransferClock
 
 
 class TieredCache:
@@ -54,7 +55,7 @@ class TieredCache:
         packing = formats(policy.storage, policy.placement.window, g.head_dim)
         ledger = packing if policy.storage.ledger and policy.placement.tiered else None
         self.hbm = TierStore(geometry, fields, device, ledger)
-        self.ddr = TierStore(geometry, fields, torch.device("cpu"), ledger)
+        self.ddr = TierStore(geometry, fields, torch.device("cpu"), ledger, pinned=device.type == "cuda")
         self.packed = PackedStore(geometry, fields, device, packing, ledger is not None)
         self.stores: list[TierStore] = [self.hbm, self.ddr, self.packed] if policy.placement.tiered else [self.hbm]
         coarse = policy.storage.coarse if policy.placement.pack_thoughts else None
@@ -66,6 +67,7 @@ class TieredCache:
         self.pages = PageBounds(g, reading.pages, device) if reading.pages is not None else None
         self.sequences: list[CachedSequence] = []
         self.allocated_peak = 0
+        self.clock = TransferClock()
         self.ranker = Ranker(policy, scorer, facts, self.state, self.queries)
         self.events = Events(policy, geometry, self.sizes, self.stores, self.sequences, self.ranker)
 

@@ -12,14 +12,19 @@ from tiercache.sizes import Sizes
 
 @dataclass
 class Traffic:
-    """Bytes that crossed between device and host memory. On a CPU nothing crosses; the same moves are counted."""
+    """Bytes that crossed between device and host memory. On a CPU nothing crosses; the same moves are counted.
+
+    seconds   in which tiers were brought up for attention; only a device with a bus measures them.
+    """
 
     to_host: int = 0
     to_device: int = 0
+    seconds: float = 0.0
 
     def add(self, other: "Traffic") -> None:
         self.to_host += other.to_host
         self.to_device += other.to_device
+        self.seconds += other.seconds
 
 
 @dataclass

@@ -31,7 +31,7 @@ class Meter:
         self._prefill_tokens = self._decode_tokens = self._sequences = self._max_rows = 0
         self._prefill_s = 0.0
         self._cache: Watched | None = None
-        self._allocated = self._to_host = self._to_device = 0  # of caches before the present one
+        self._allocated, self._gone = 0, Traffic()  # of caches before the present one
         self._baseline = 0
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
@@ -40,16 +40,17 @@ class Meter:
     def watch(self, cache: Watched | None) -> None:
         """Follows traffic and allocation. What it followed before is let go: after running out of memory, a reference
         kept here would keep its memory too."""
-        self._allocated, self._to_host, self._to_device = self._cache_totals()
+        self._allocated, self._gone = self._cache_totals()
         self._cache = cache
 
-    def _cache_totals(self) -> tuple[int, int, int]:
-        """(peak allocated bytes, bytes to host, bytes to device) over all caches so far."""
-        if self._cache is None:
-            return self._allocated, self._to_host, self._to_device
-        traffic = self._cache.traffic
-        peak = max(self._allocated, self._cache.allocated_peak)
-        return peak, self._to_host + traffic.to_host, self._to_device + traffic.to_device
+    def _cache_totals(self) -> tuple[int, Traffic]:
+        """Peak allocated bytes, and the traffic, over all caches so far."""
+        total, peak = Traffic(), self._allocated
+        total.add(self._gone)
+        if self._cache is not None:
+            total.add(self._cache.traffic)
+            peak = max(peak, self._cache.allocated_peak)
+        return peak, total
 
     @contextmanager
     def prefill(self, tokens: int) -> Iterator[None]:
@@ -77,7 +78,7 @@ class Meter:
 
     def stats(self) -> RunStats:
         cuda = self.device.type == "cuda"
-        allocated, to_host, to_device = self._cache_totals()
+        allocated, traffic = self._cache_totals()
         return RunStats(
             sequences=self._sequences,
             prefill_tokens=self._prefill_tokens,
@@ -91,10 +92,10 @@ class Meter:
             max_rows=self._max_rows,
             allocated_bytes_peak=allocated,
             device_peak_bytes=torch.cuda.max_memory_allocated(self.device) - self._baseline if cuda else None,
-            bytes_to_host=to_host,
-            bytes_to_device=to_device,
+            bytes_to_host=traffic.to_host,
+            bytes_to_device=traffic.to_device,
             decode_read_bytes=len(self._steps) * self._step_weight_bytes + round(self._tier_bytes),
-            transfer_s=None,
+            transfer_s=traffic.seconds if cuda else None,
         )
 
     def _now(self) -> float:

@@ -17,6 +17,7 @@ from tiercache.kernels import Visible, decode_attention, tier_attention
 from tiercache.pages import PageBounds, page_bounds, pages_to_read, unread
 from tiercache.scorers.base import Observed, ObservedPrefill, Part, Source
 from tiercache.store import TierStore
+from tiercache.streaming import Courier, Sent
 
 
 class Step(Protocol):
@@ -106,6 +107,9 @@ class DecodeStep:
         self.tiers = [store for store in cache.stores if store.used()]
         self.visible = [_visible(store) for store in self.tiers]
         self._layer_bias = _free_slots(cache.hbm) if cache.ragged else None
+        bring = cache.policy.storage.t1_read == "stream"
+        far = [store for store in self.tiers if bring and store.device != cache.hbm.device]
+        self._couriers = {store: Courier(store, cache.hbm.device, cache.clock) for store in far}
         self._numbers = torch.arange(cache.hbm.used(), device=cache.hbm.device) if cache.positions == "cache" else None
         self._book_reads()
 
@@ -202,15 +206,27 @@ class DecodeStep:
 
     def _over_tiers(self, layer: int, query: Tensor, scaling: float) -> Tensor:
         """Attention of queries [rows, kv_heads, group, d] over all tiers."""
-        cache, wanted = self.cache, self.observed and self.cache.needs_attention
-        bring = cache.policy.storage.t1_read == "stream"
-        parts = [
-            tier_attention(query, store, layer, visible, scaling, weights=wanted, bring=bring)
-            for store, visible in zip(self.tiers, self.visible, strict=True)
-        ]
-        out, shares = combine(parts)
+        wanted = self.observed and self.cache.needs_attention
+        far = [store.device != query.device for store in self.tiers]
+        merged = any(far) and not self._couriers
+        sent = Sent(query) if merged else None  # before what the device is given to do, which it then needn't wait for
+        parts: list[Partial | None] = [None] * len(self.tiers)
+        for i in sorted(range(len(self.tiers)), key=lambda i: far[i]):  # the host computes while the device does
+            store, visible = self.tiers[i], self.visible[i]
+            if not far[i]:
+                parts[i] = tier_attention(query, store, layer, visible, scaling, weights=wanted)
+            elif sent is None:
+                keys, values = self._couriers[store].layer(layer)
+                here = replace(visible, device=query.device)
+                parts[i] = decode_attention(query, keys, values, here, scaling, lse=True, weights=wanted)
+            else:
+                part = tier_attention(sent.here(), store, layer, visible, scaling, weights=wanted)
+                assert part.lse is not None, "a tier's part has it"
+                parts[i] = Partial(part.out.to(query.device), part.lse.to(query.device), part.weights)
+        found = [part for part in parts if part is not None]
+        out, shares = combine(found)
         if self.observed:
-            places = zip(self.tiers, parts, shares, strict=True)
+            places = zip(self.tiers, found, shares, strict=True)
             weighted = [(s, partial(_keys, s, layer), _part_of_all(part, share, s)) for s, part, share in places]
             self._observe(layer, query, weighted, scaling)
         return out
@@ -246,6 +262,7 @@ class DecodeStep:
         `stream`: all of T1 goes up. `merge`: queries go down, outputs and log-sum-exps (float32) come back.
         """
         cache, g = self.cache, self.cache.geometry
+        cache.traffic.seconds = cache.clock.collect()
         if cache.policy.storage.t1_read == "stream":
             cache.traffic.to_device += sum(tier.ddr for tier in cache.tiers) * g.token_bytes
         else:

@@ -54,11 +54,14 @@ class TierStore:
         fields: Mapping[str, torch.dtype],
         device: torch.device,
         ledger: Mapping[str, Format] | None = None,
+        pinned: bool = False,
     ) -> None:
+        """pinned: host memory that a GPU can read and write by itself."""
         self.geometry = geometry
         self.fields = dict(fields)
         self.ledger = ledger
         self.device = device
+        self.pinned = pinned
         self.extents: list[int] = []
         self.planes: dict[str, Tensor] = {
             name: self._empty(name, tail, dtype, 0, 0) for name, (tail, dtype) in self._layout().items()
@@ -85,7 +88,7 @@ class TierStore:
     def _empty(self, name: str, tail: Sequence[int], dtype: torch.dtype, rows: int, slots: int) -> Tensor:
         # Zeros, not garbage: a masked slot's value is multiplied by a zero weight, and 0 * nan is nan.
         shape = (self.geometry.layers, rows, self.geometry.kv_heads, slots, *tail)
-        return torch.full(shape, empty_value(name), dtype=dtype, device=self.device)
+        return torch.full(shape, empty_value(name), dtype=dtype, device=self.device, pin_memory=self.pinned)
 
     @property
     def rows(self) -> int:
@@ -185,7 +188,9 @@ class TierStore:
 
     def admit(self, tokens: dict[str, Tensor]) -> dict[str, Tensor]:
         """Turns full-precision tokens into this store's own planes, on this store's device."""
-        return {name: plane.to(self.device, non_blocking=True) for name, plane in tokens.items()}
+        # What comes to the host is read there at once, so it is waited for.
+        waits = self.device.type == "cpu"
+        return {name: plane.to(self.device, non_blocking=not waits) for name, plane in tokens.items()}
 
     def keys_values_bytes(self) -> int:
         """Bytes that the held tokens' keys and values really occupy, read off the planes themselves."""

@@ -15,7 +15,7 @@ POLICIES = {
     "h2o": {"name": "h2o", "budget": 0.5},
     "tova holes": {"name": "tova", "budget": 20},
     "fixed": {"name": "streaming", "budget": 24, "positions": "rerotated"},
-    "hierarchy": {"name": "hierarchy", "hbm": 0.5, "evict": 0.1, "every": 4},
+    "hierarchy": {"name": "hierarchy", "hbm": 0.5, "evict": 0.1, "every": 4, "recent": 6},
     "qevict": {"name": "qevict", "budget": {"bytes": 0.5}, "window": 2, "every": 4},
     "epikv": {"name": "epikv", "budget": 0.5},
     "snapkv": {"name": "snapkv_d", "budget": 20, "queries": 4, "recent": 4, "every": 3},
@@ -88,7 +88,7 @@ def test_lanes_become_one_where_a_budget_makes_rows_equally_long(monkeypatch: py
 def test_allocation_and_traffic_are_of_all_lanes() -> None:
     """A peak is of all lanes at one time, and what a lane moved stays counted when it has ended."""
     loaded_ = loaded("llama")
-    policy = {"name": "hierarchy", "hbm": 0.5, "evict": 0.1, "every": 4}
+    policy = {"name": "hierarchy", "hbm": 0.5, "evict": 0.1, "every": 4, "recent": 6}
     batch = requests(prompts(8, 200), new=30)
     moved = []
     for some in (batch[:1], batch[1:], batch):

@@ -5,7 +5,7 @@ and values once and of each row only what it holds; it needs a C compiler, and w
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -68,23 +68,9 @@ def decode_attention(
 
 
 def tier_attention(
-    query: Tensor, store: TierStore, layer: int, visible: Visible, scaling: float, *, weights: bool, bring: bool
+    query: Tensor, store: TierStore, layer: int, visible: Visible, scaling: float, *, weights: bool
 ) -> Partial:
-    """Attention over one tier, with its log-sum-exp. Codes are read as they are where the C kernel can do it.
-
-    bring: a tier that lies on another device sends its keys and values; else the queries go there. What is returned
-    lies where the query does, except for the weights, which stay with the keys.
-    """
-    if bring and store.device != query.device:
-        keys, values = (side.to(query.device, non_blocking=True) for side in store.layer(layer))
-        here = replace(visible, device=query.device)
-        return decode_attention(query, keys, values, here, scaling, lse=True, weights=weights)
-    part = _in_place(query.to(store.device), store, layer, visible, scaling, weights)
-    assert part.lse is not None, "asked for"
-    return Partial(part.out.to(query.device), part.lse.to(query.device), part.weights)
-
-
-def _in_place(query: Tensor, store: TierStore, layer: int, visible: Visible, scaling: float, weights: bool) -> Partial:
+    """Attention over one tier where it lies, with its log-sum-exp; codes are read as they are where a kernel can."""
     if isinstance(store, PackedStore) and native.fits(query):
         k, v = (native.Codes(*store.codes(layer, side), store.formats[side]) for side in ("k", "v"))
         kernel = native.kernel() if native.unfolds(k, v) else None
