@@ -33,6 +33,8 @@ class Limits:
     max_batch       rows decoded together at most.
     hbm_kv_budget   bytes of device memory for keys and values; None: rows are limited by `max_batch` alone.
     prefill_chunk   prompt tokens of one row per forward pass.
+    compiled        what lies between the attentions of a decode step is run by torch's compiler, as CUDA graphs on a
+                    GPU; its first steps are slow, and on the CPUs measured so were the others.
 
     Raises:
         RequestError: one of them is no whole number from 1 on.
@@ -41,6 +43,7 @@ class Limits:
     max_batch: int = 64
     hbm_kv_budget: int | None = None
     prefill_chunk: int = 512
+    compiled: bool = False
 
     def __post_init__(self) -> None:
         check_whole("max_batch", self.max_batch, 1)
@@ -239,7 +242,7 @@ class Engine:
         with meter.decode(len(rows)), torch.inference_mode():
             step = lanes.open()
             running = lanes.owners()
-            hidden = _forward(self.loaded, step, [row.tokens[-1] for row in running])
+            hidden = _forward(self.loaded, step, [row.tokens[-1] for row in running], self.limits.compiled)
             lanes.settle()
             self._next_tokens(hidden, running)
         start = 0
@@ -292,8 +295,10 @@ def decode(loaded: LoadedModel, cache: TieredCache, tokens: Sequence[int]) -> Te
     return hidden
 
 
-def _forward(loaded: LoadedModel, step: LanesStep, tokens: Sequence[int]) -> Tensor:
+def _forward(loaded: LoadedModel, step: LanesStep, tokens: Sequence[int], compiled: bool = False) -> Tensor:
+    if compiled and loaded.device.type == "cuda":
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
     newest = torch.tensor(tokens, device=loaded.device).unsqueeze(1)
-    hidden = hf.hidden_states(loaded.model, newest, step.positions.unsqueeze(1), step)
+    hidden = hf.hidden_states(loaded.model, newest, step.positions.unsqueeze(1), step, compiled)
     step.finish()
     return hidden[:, -1]

@@ -106,8 +106,13 @@ def sliding_window(model: PreTrainedModel) -> int | None:
     return None if types is not None and "sliding_attention" not in types else int(window)
 
 
-def hidden_states(model: PreTrainedModel, tokens: Tensor, positions: Tensor, step: Step) -> Tensor:
-    """One forward pass: tokens and positions [rows, n] -> last hidden states [rows, n, hidden], no vocabulary."""
+def hidden_states(
+    model: PreTrainedModel, tokens: Tensor, positions: Tensor, step: Step, compiled: bool = False
+) -> Tensor:
+    """One forward pass: tokens and positions [rows, n] -> last hidden states [rows, n, hidden], no vocabulary.
+
+    compiled: torch's compiler runs what lies between a decode step's attentions, where `take_over` was called.
+    """
     decoder = model.model
     hidden = decoder.embed_tokens(tokens)
     cos, sin, signed = _rotation(model, hidden, positions)
@@ -116,7 +121,7 @@ def hidden_states(model: PreTrainedModel, tokens: Tensor, positions: Tensor, ste
     if lean is not None:
         cos, signed = cos.unsqueeze(1), signed.unsqueeze(1)
         for index, quick in enumerate(lean):
-            hidden = quick(hidden, cos, signed, step)
+            hidden = quick(hidden, cos, signed, step, compiled)
             if index in watched:
                 step.layer_output(index, hidden)
         return decoder.norm(hidden)  # type: ignore[no-any-return]

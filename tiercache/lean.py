@@ -6,8 +6,10 @@ to it: a hook, an adapter or a quantised layer means that the modules are called
 modules' own become views of the joined ones.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -58,51 +60,102 @@ class Joined:
 class LeanLayer:
     """One decoder layer."""
 
-    def __init__(self, layer: nn.Module) -> None:
+    def __init__(self, layer: Any) -> None:
         attention, mlp = layer.self_attn, layer.mlp
-        self.index: int = attention.layer_idx  # type: ignore[assignment, union-attr]
-        self.dim: int = attention.head_dim  # type: ignore[assignment, union-attr]
-        self.scaling: float = attention.scaling  # type: ignore[assignment, union-attr]
-        self.inputs = Joined.of(attention.q_proj, attention.k_proj, attention.v_proj)  # type: ignore[arg-type, union-attr]
+        self.index: int = attention.layer_idx
+        self.dim: int = attention.head_dim
+        self.scaling: float = attention.scaling
+        self.inputs = Joined.of(attention.q_proj, attention.k_proj, attention.v_proj)
         self.queries, self.keys = (part.out_features // self.dim for part in self.inputs.parts[:2])
-        self.output: nn.Linear = attention.o_proj  # type: ignore[assignment, union-attr]
-        self.gates = Joined.of(mlp.gate_proj, mlp.up_proj)  # type: ignore[arg-type, union-attr]
-        self.down: nn.Linear = mlp.down_proj  # type: ignore[assignment, union-attr]
-        self.width = self.gates.parts[0].out_features
-        self.before: nn.Module = layer.input_layernorm  # type: ignore[assignment]
-        self.between: nn.Module = layer.post_attention_layernorm  # type: ignore[assignment]
-        self.query_norm: nn.Module | None = getattr(attention, "q_norm", None)
-        self.key_norm: nn.Module | None = getattr(attention, "k_norm", None)
+        self.output, self.down = attention.o_proj, mlp.down_proj
+        self.gates = Joined.of(mlp.gate_proj, mlp.up_proj)
+        self.before, self.between = layer.input_layernorm, layer.post_attention_layernorm
+        self.query_norm, self.key_norm = (getattr(attention, f"{side}_norm", None) for side in "qk")
+        self.eps: float = self.before.variance_epsilon
 
     @property
     def current(self) -> bool:
         return self.inputs.current and self.gates.current
 
-    def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, step: Step) -> Tensor:
+    def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, step: Step, compiled: bool = False) -> Tensor:
         """hidden [rows, n, hidden]; cos and signed sin [rows, 1, n, d]."""
-        rows, n, _ = hidden.shape
-        states = self.inputs(_norm(hidden, self.before)).view(rows, n, -1, self.dim)
-        both = states[:, :, : self.queries + self.keys]
-        if self.query_norm is not None and self.key_norm is not None:
-            query, key = both.split((self.queries, self.keys), dim=2)  # type: ignore[no-untyped-call]
-            both = torch.cat([_norm(query, self.query_norm), _norm(key, self.key_norm)], dim=2)
-        both, value = both.transpose(1, 2), states[:, :, self.queries + self.keys :].transpose(1, 2)
-        # -b sin and b (-sin) are the same number: halves change places, and the sign is in the sines.
-        turned = both * cos + both.unflatten(-1, (2, -1)).flip(-2).flatten(-2) * sin  # type: ignore[no-untyped-call]
-        out = step.attend(self.index, turned[:, : self.queries], turned[:, self.queries :], value, self.scaling)
-        hidden = hidden + F.linear(out.reshape(rows, n, -1), self.output.weight, self.output.bias)
-        gates = self.gates(_norm(hidden, self.between))
-        inner = F.silu(gates[..., : self.width]) * gates[..., self.width :]
-        return hidden + F.linear(inner, self.down.weight, self.down.bias)
+        parts = compiled_parts(hidden.device.type) if compiled and hidden.shape[1] == 1 else (_before, _after)
+        before, after = parts
+        query_norm, key_norm = (norm.weight if norm is not None else None for norm in (self.query_norm, self.key_norm))
+        query, key, value = before(
+            hidden, cos, sin, self.before.weight, self.inputs.weight, self.inputs.bias,
+            query_norm, key_norm,
+            (self.queries, self.keys, self.dim), self.eps,
+        )  # fmt: skip
+        out = step.attend(self.index, query, key, value, self.scaling)
+        return after(
+            hidden, out, self.output.weight, self.output.bias, self.between.weight,
+            self.gates.weight, self.gates.bias, self.down.weight, self.down.bias, self.eps,
+        )  # fmt: skip
 
 
-def _norm(x: Tensor, module: nn.Module) -> Tensor:
+# The parts before and after attention take weights as arguments: compiled once, they serve all layers.
+
+
+def _before(
+    hidden: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    norm: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    query_norm: Tensor | None,
+    key_norm: Tensor | None,
+    sizes: tuple[int, int, int],
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rotated queries and keys, and values, each [rows, heads, n, d]. sizes: query heads, KV heads, d."""
+    (queries, keys, dim), (rows, n, _) = sizes, hidden.shape
+    states = F.linear(_norm(hidden, norm, eps), weight, bias).view(rows, n, -1, dim)
+    both = states[:, :, : queries + keys]
+    if query_norm is not None and key_norm is not None:
+        query, key = both.split((queries, keys), dim=2)  # type: ignore[no-untyped-call]
+        both = torch.cat([_norm(query, query_norm, eps), _norm(key, key_norm, eps)], dim=2)
+    both, value = both.transpose(1, 2), states[:, :, queries + keys :].transpose(1, 2)
+    # -b sin and b (-sin) are the same number: halves change places, and the sign is in the sines.
+    turned = both * cos + both.unflatten(-1, (2, -1)).flip(-2).flatten(-2) * sin  # type: ignore[no-untyped-call]
+    return turned[:, :queries], turned[:, queries:], value
+
+
+def _after(
+    hidden: Tensor,
+    out: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    norm: Tensor,
+    gates_weight: Tensor,
+    gates_bias: Tensor | None,
+    down_weight: Tensor,
+    down_bias: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """Attention's output [rows, n, heads, d] -> the layer's [rows, n, hidden]."""
+    rows, n, _ = hidden.shape
+    hidden = hidden + F.linear(out.reshape(rows, n, -1), weight, bias)
+    gates = F.linear(_norm(hidden, norm, eps), gates_weight, gates_bias)
+    width = gates.shape[-1] // 2
+    return hidden + F.linear(F.silu(gates[..., :width]) * gates[..., width:], down_weight, down_bias)
+
+
+@cache
+def compiled_parts(device: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Both parts, by torch's compiler; on a GPU it also records them as graphs, one for each number of rows."""
+    mode = "reduce-overhead" if device == "cuda" else None
+    return torch.compile(_before, dynamic=True, mode=mode), torch.compile(_after, dynamic=True, mode=mode)
+
+
+def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Root mean square norm, in float32 as the modules have it."""
     if x.dtype == torch.float32:  # the same bits; other types are rounded before the weight, which torch's own isn't
-        return F.rms_norm(x, x.shape[-1:], module.weight, module.variance_epsilon)  # type: ignore[arg-type]
+        return F.rms_norm(x, x.shape[-1:], weight, eps)
     wide = x.to(torch.float32)
-    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + module.variance_epsilon)  # type: ignore[operator]
-    return module.weight * wide.to(x.dtype)  # type: ignore[operator]
+    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    return weight * wide.to(x.dtype)
 
 
 def lean_layers(model: PreTrainedModel, had: Sequence[LeanLayer] | None = None) -> list[LeanLayer] | None:
@@ -115,7 +168,7 @@ def lean_layers(model: PreTrainedModel, had: Sequence[LeanLayer] | None = None) 
     return [LeanLayer(layer) for layer in layers]
 
 
-def _plain(layer: nn.Module) -> bool:
+def _plain(layer: Any) -> bool:
     if type(layer).__name__ not in LAYERS or not type(layer).__module__.startswith("transformers."):
         return False
     for name, module in layer.named_modules():
@@ -124,6 +177,10 @@ def _plain(layer: nn.Module) -> bool:
         if not known or touched or any(parameter.is_meta for parameter in module.parameters(recurse=False)):
             return False
     attention = layer.self_attn
+    norms = [layer.input_layernorm, layer.post_attention_layernorm]
+    norms += [norm for side in "qk" if (norm := getattr(attention, f"{side}_norm", None)) is not None]
+    if len({norm.variance_epsilon for norm in norms}) != 1:
+        return False
     biases = {getattr(attention, f"{name}_proj").bias is None for name in "qkv"}
-    gates = {part.bias is None for part in (layer.mlp.gate_proj, layer.mlp.up_proj)}  # type: ignore[union-attr]
+    gates = {part.bias is None for part in (layer.mlp.gate_proj, layer.mlp.up_proj)}
     return len(biases) == 1 and len(gates) == 1

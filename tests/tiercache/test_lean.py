@@ -1,14 +1,19 @@
 """The engine's own decoder layers: the modules' numbers, the modules' weights, and the modules themselves where one
 must."""
 
+import shutil
+
 import pytest
 import torch
-from tiny import FAMILIES, tiny
+import torch._dynamo
+from tiny import FAMILIES, loaded, prompts, requests, tiny
 
 from tiercache import hf
 from tiercache.attention import fused_attention
+from tiercache.engine import Engine, Limits
 from tiercache.lean import lean_layers
 from tiercache.model import wrap
+from tiercache.policy import parse_policy
 
 
 class Plain:
@@ -104,3 +109,18 @@ def test_a_model_that_was_converted_is_joined_anew() -> None:
     hf.take_over(model)
     assert hf._lean[model][0] is not first[0]  # type: ignore[index]
     assert states(model, True)[-1].dtype == torch.float32
+
+
+@pytest.mark.slow
+def test_compiled_parts_give_the_same_tokens_and_serve_all_layers() -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("torch's compiler needs a C++ compiler")
+    batch = requests(prompts(9, 20, 14), new=8)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    done = [
+        {c.key: c.tokens for c in Engine(loaded("qwen3"), Limits(compiled=compiled)).run(batch, parse_policy("full"))}
+        for compiled in (False, True)
+    ]
+    assert done[0] == done[1]
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2  # before and after attention
