@@ -115,3 +115,16 @@ def test_the_other_speed_scripts_run(tmp_path: Path) -> None:
     assert full in (4, 5), "a quarter of 16, and shorter prompts leave room for one more"
     assert all(rows >= 10 for rows in quarters), "less one whole prompt, before the policy acts on it"
     assert all(row["share"] > 0 for row in found["roofline"])
+
+
+def test_what_only_a_gpu_shows_runs_on_a_cpu_too(tmp_path: Path) -> None:
+    shape = ("--layers=2", "--hidden=64", "--heads=4", "--kv-heads=2", "--batch=2", "--context=32")
+    out = tmp_path / "out.json"
+    script("on_gpu", *shape, "--new=8", "--pairs=1", "--problems=2", f"--json={out}")
+    rows = json.loads(out.read_text())["rows"]
+    by_table = {name: [row for row in rows if row["table"] == name] for name in ("order", "decode", "host tier")}
+    assert [row["equal"] for row in by_table["order"]] == ["True", "True"]
+    assert [row["ratio"] > 0 for row in by_table["decode"]] == [True] * 4
+    assert {(row["hbm"], row["t1_read"]) for row in by_table["host tier"]} == {
+        (hbm, read) for hbm in (0.3, 0.5, 0.7) for read in ("stream", "merge")
+    }
