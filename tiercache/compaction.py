@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tiercache.ranking import NOWHERE
 from tiercache.rope import Rope
-from tiercache.store import TierStore, empty_value
+from tiercache.store import TierStore, empty_value, gather
 
 
 def best(score: Tensor, pos: Tensor, counts: Tensor) -> Tensor:
@@ -41,8 +41,7 @@ def compact(
     metadata = ("pos", *store.fields)
     for name, plane in store.planes.items():
         old = plane[:, chosen, :, settled:used]
-        tail = old.shape[4:]
-        moved = old.gather(3, index.reshape(*index.shape, *[1] * len(tail)).expand(*index.shape, *tail))
+        moved = gather(old, index)
         if name in metadata:
             moved = torch.where(filled, moved, empty_value(name))
             plane[:, chosen, :, settled + count : used] = empty_value(name)

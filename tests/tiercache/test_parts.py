@@ -18,7 +18,7 @@ from tiercache.quantize import dequantize, quantize
 from tiercache.requests import Sampling
 from tiercache.sampling import sample, uniform
 from tiercache.scorers import Facts, ObservedPrefill, Scorer, View, make_scorer
-from tiercache.store import Geometry
+from tiercache.store import Geometry, gather
 
 F64 = torch.float64
 
@@ -169,3 +169,25 @@ def test_greedy_rows_are_untouched_by_sampled_neighbours() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_mass_is_kept_in_full_precision(dtype: torch.dtype) -> None:
     assert scorer("h2o", dtype).fields() == {"mass": F64 if dtype == F64 else torch.float32}
+
+
+@pytest.mark.parametrize("content", [(), (8,), (3, 4)])
+@pytest.mark.parametrize("view", ["whole", "row", "first rows", "some slots", "list of rows", "some content"])
+def test_slots_are_gathered_whole_wherever_they_lie(content: tuple[int, ...], view: str) -> None:
+    g = torch.Generator().manual_seed(len(content))
+    plane = torch.randn(2, 5, 3, 11, *content, generator=g)
+    views = {
+        "whole": plane,
+        "row": plane[:, 1],
+        "first rows": plane[:, :3],
+        "some slots": plane[:, 2:, :, 4:9],
+        "list of rows": plane[:, [4, 0]],
+        "some content": plane[..., :2] if content else plane,
+    }
+    some = views[view]
+    places = 2 if view == "row" else 3
+    index = torch.randint(0, some.shape[places], (*some.shape[:places], 6), generator=g)
+    wide = index.view(*index.shape, *[1] * len(some.shape[places + 1 :])).expand(
+        *index.shape, *some.shape[places + 1 :]
+    )
+    assert torch.equal(gather(some, index), some.gather(places, wide))
