@@ -22,7 +22,7 @@ POLICIES = {
 
 
 def main() -> None:
-    parser = arguments(__doc__ or "", problems=64, rows=32, new=200, pairs=3)
+    parser = arguments(__doc__ or "", problems=64, rows=32, new=320, pairs=3)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     loaded = reasoner()

@@ -88,16 +88,19 @@ def protected_intervals(placement: Placement, row: RowTiers) -> list[tuple[int, 
         segment = row.thoughts.shrinking
         spans = [(0, row.seen)] if segment is None else [(0, segment.start), (segment.stop, row.seen)]
     else:
-        spans = [(0, placement.sinks), (row.seen - recent_tokens(placement, row), row.seen)]
-        spans.append((row.prompt, row.prompt + placement.generated_sinks))
-        if placement.pin_prompt:
-            spans.append((0, row.prompt))
-    size = placement.window
+        first = max(placement.sinks, row.prompt) if placement.pin_prompt else placement.sinks
+        spans = [(0, first), (max(0, row.seen - recent_tokens(placement, row)), row.seen)]
+        if placement.generated_sinks:
+            spans.append((row.prompt, row.prompt + placement.generated_sinks))
+    size, seen = placement.window, row.seen
     merged: list[tuple[int, int]] = []
-    for start, stop in sorted((max(0, a), min(b, row.seen)) for a, b in spans):
+    spans.sort()
+    for start, stop in spans:
+        stop = stop if stop < seen else seen
         if stop <= start:
             continue
-        start, stop = start // size * size, min(row.seen, -(-stop // size) * size)
+        if size > 1:
+            start, stop = start // size * size, min(seen, -(-stop // size) * size)
         if merged and start <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
         else:
@@ -144,10 +147,11 @@ def next_move(policy: Policy, row: RowTiers, size: Sizes | None = None) -> Move 
         return _chunk_move(placement, placement.chunk, row)
     if row.generated % every if every else row.generated:
         return None
-    protected = sum(stop - start for start, stop in protected_intervals(placement, row))
-    candidates = row.live - protected
-    assert candidates >= 0, "a protected token is never evicted"
     budget = placement.budget
+    if budget is not None and not placement.tiered and row.live <= limit(budget, placement.pin_prompt, row):
+        return None  # the usual case, and this is asked for each row at each step
+    candidates = row.live - sum([stop - start for start, stop in protected_intervals(placement, row)])
+    assert candidates >= 0, "a protected token is never evicted"
     if budget is not None and placement.tiered and (budget.bytes is not None or placement.packed_bytes):
         assert size is not None, "bytes decide"
         share = budget.bytes or limit(budget, placement.pin_prompt, row) / row.seen
