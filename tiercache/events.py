@@ -43,9 +43,10 @@ class Events:
         self.positions = policy.storage.positions
         placement, scorer = policy.placement, self.scorer
         by_row = placement.tiered or placement.chunk or placement.segment or placement.ragged
-        self._moves_together = not (by_row or scorer.ordered or scorer.remembers)
+        self._moves_together = not (by_row or scorer.remembers)
         self._reuses_slots = (
             self._moves_together
+            and not scorer.ordered  # a hole that is filled again would break the order
             and policy.schedule.every == 1
             and placement.window == 1
             and self.positions in ("true", "drifted")

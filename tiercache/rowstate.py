@@ -67,9 +67,11 @@ class QueryWindow:
 
     def write(self, layer: int, query: Tensor, now: Tensor) -> None:
         """One query for each running row: [rows, heads, head_dim], at true positions `now` [rows]."""
-        rows = torch.arange(query.shape[0], device=query.device)
-        self.state.planes["queries"][rows, layer, :, now % self.size] = query
-        self.state.planes["after"][rows, now % self.size] = now + 1
+        place, (rows, heads, dim) = now % self.size, query.shape
+        ring = self.state.planes["queries"][:rows, layer]
+        ring.scatter_(2, place.view(-1, 1, 1, 1).expand(rows, heads, 1, dim), query.unsqueeze(2))
+        if layer == 0:  # the same in all layers
+            self.state.planes["after"][:rows].scatter_(1, place.unsqueeze(1), (now + 1).unsqueeze(1))
 
     def read(self, rows: slice | list[int]) -> tuple[Tensor, Tensor]:
         """Queries [layers, rows, heads, size, head_dim] and their positions [rows, size], -1 for none."""
