@@ -128,3 +128,10 @@ def test_what_only_a_gpu_shows_runs_on_a_cpu_too(tmp_path: Path) -> None:
     assert {(row["hbm"], row["t1_read"]) for row in by_table["host tier"]} == {
         (hbm, read) for hbm in (0.3, 0.5, 0.7) for read in ("stream", "merge")
     }
+
+
+def test_decoding_goes_on_from_the_same_past_as_generate(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    script("decode_at_context", "--context", "40", "96", "--batch", "3", "--new=5", "--pairs=1", f"--json={out}")
+    rows = json.loads(out.read_text())["rows"]
+    assert [(row["context"], row["equal"]) for row in rows] == [(40, 1.0), (96, 1.0)]
