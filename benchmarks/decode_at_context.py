@@ -1,6 +1,6 @@
 """Decode tokens/s at long contexts against transformers' `generate`, without waiting for the prompts.
 
-    python benchmarks/decode_at_context.py [--smollm2 SmolLM2-135M-Instruct.Q4_1.gguf] [--context 2048 8192] [--batch 8]
+    python benchmarks/decode_at_context.py [--smollm2 SmolLM2-135M-Instruct.Q4_1.gguf] [--context 2048 8000] [--batch 8]
 
 Both sides get the same random keys and values as the past, and decode from there, greedily; the tokens are compared.
 `generate` goes on from a DynamicCache as it would after its own prefill. Without a file: a small model with random
@@ -67,7 +67,7 @@ def theirs(model: Any, past: Tensor, new: int, said: dict[str, Tokens]) -> float
 
 
 def main() -> None:
-    parser = arguments(__doc__ or "", context=[2048, 8192], batch=[8], new=16, pairs=3)
+    parser = arguments(__doc__ or "", context=[2048, 8000], batch=[8], new=16, pairs=3)
     parser.add_argument("--smollm2", type=Path, help="GGUF file of SmolLM2-135M-Instruct")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
