@@ -279,14 +279,14 @@ def _reason(problem: Exception) -> str:
 
 def _folder() -> Path:
     """A folder that nobody else may write to: what lies there is run."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = base / "tiercache" / "kernels"
     try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = base / "tiercache" / "kernels"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         state = folder.stat()
         if state.st_uid == os.getuid() and not state.st_mode & 0o022 and os.access(folder, os.W_OK):
             return folder
-    except (OSError, AttributeError):
+    except (OSError, RuntimeError, AttributeError):  # no folder, no home, no such thing on this system
         pass
     return Path(tempfile.mkdtemp(prefix="tiercache-kernels-"))
 
