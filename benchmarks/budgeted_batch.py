@@ -1,15 +1,18 @@
 """At the same device memory: how much sooner a policy that keeps a quarter finishes the same problems than `full`.
 
     python benchmarks/budgeted_batch.py [--problems 64] [--rows 32] [--json out.json]
+    python benchmarks/budgeted_batch.py --long 1500 --pairs 1     # long chains from short prompts, random weights
 
 The budget for keys and values is a quarter of what `rows` rows of the full cache need, so `full` decodes a quarter of
-these rows at once. Wall time of the whole run, prefills included; the reasoner's problems, `new` tokens each.
+these rows at once. Wall time of the whole run, prefills included; the reasoner's problems, `new` tokens each. With
+`--long` prompts have 64 tokens, chains so many, and the model has four layers of 192: attention then weighs more, as it
+does in a reasoning model.
 """
 
 import time
 
 import torch
-from measure import against, arguments, in_turn, reasoner, report, run
+from measure import against, arguments, in_turn, random_prompts, reasoner, report, run, synthetic
 
 from reasoner.grammar import make_problem
 
@@ -22,11 +25,15 @@ POLICIES = {
 
 
 def main() -> None:
-    parser = arguments(__doc__ or "", problems=64, rows=32, new=320, pairs=3)
+    parser = arguments(__doc__ or "", problems=64, rows=32, new=320, pairs=3, long=0)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    loaded = reasoner()
-    prompts = [loaded.encode(make_problem("ledger", 12345, i).prompt)[1] for i in range(given.problems)]
+    if given.long:
+        loaded = synthetic(layers=4, hidden=192, heads=6, kv_heads=2)
+        prompts, given.new = random_prompts(loaded, given.problems, 64), given.long
+    else:
+        loaded = reasoner()
+        prompts = [loaded.encode(make_problem("ledger", 12345, i).prompt)[1] for i in range(given.problems)]
     whole = (max(map(len, prompts)) + given.new - 1) * loaded.geometry.token_bytes
     budget, most = given.rows * whole // 4, {}
 

@@ -10,7 +10,7 @@ context of the same policy and batch that has filled the budget.
 import statistics
 
 import torch
-from measure import arguments, random_prompts, report, run, synthetic
+from measure import Stepper, arguments, random_prompts, report, synthetic
 
 
 def policies(budget: int) -> dict[str, object]:
@@ -29,25 +29,27 @@ def main() -> None:
     parser.add_argument("--policies", nargs="+", default=list(policies(1)))
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    loaded = synthetic(layers=2, hidden=128, heads=2, kv_heads=2, context=max(given.context) + given.new + 1)
+    longest = max(given.context) + given.new * given.pairs + 1
+    loaded = synthetic(layers=2, hidden=128, heads=2, kv_heads=2, context=longest)
     rows = []
     for batch in given.batch:
         for name in given.policies:
-            policy, first = policies(given.budget)[name], None
-            for context in given.context:
-                prompts = random_prompts(loaded, batch, context)
-                times = [run(loaded, prompts, policy, given.new).step_p50_s * 1e3 for _ in range(given.pairs)]
-                step = statistics.median(times)
-                if first is None and context >= given.budget:
-                    first = step
+            policy = policies(given.budget)[name]
+            steppers = {n: Stepper(loaded, random_prompts(loaded, batch, n), policy) for n in given.context}
+            spent: dict[int, list[float]] = {n: [] for n in given.context}
+            for _ in range(given.new * given.pairs):  # by turns: a slow second of the machine meets all contexts
+                for n, step in steppers.items():
+                    spent[n].append(step() * 1e3)
+            first = next((n for n in given.context if n >= given.budget), None)
+            for n, times in spent.items():
                 rows.append(
                     {
                         "policy": name,
                         "batch": batch,
-                        "tokens_seen": context,
-                        "tokens_kept": context if name == "full" else min(context, given.budget),
-                        "step_ms": step,
-                        "to_shortest": step / first if first else None,
+                        "tokens_seen": n,
+                        "tokens_kept": n if name == "full" else min(n, given.budget),
+                        "step_ms": statistics.median(times),
+                        "to_shortest": statistics.median(times) / statistics.median(spent[first]) if first else None,
                     }
                 )
     report(rows, given)
