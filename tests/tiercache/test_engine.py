@@ -113,10 +113,10 @@ def test_positions_are_true_positions(policy: Policy, monkeypatch: pytest.Monkey
     seen: list[list[int]] = []
     forward = hf.hidden_states
 
-    def spy(model, tokens, positions, step):  # type: ignore[no-untyped-def]
+    def spy(model, tokens, positions, step, *more):  # type: ignore[no-untyped-def]
         if tokens.shape[1] == 1:
             seen.append(positions[:, 0].tolist())
-        return forward(model, tokens, positions, step)
+        return forward(model, tokens, positions, step, *more)
 
     monkeypatch.setattr(hf, "hidden_states", spy)
     generate(loaded("llama"), requests(prompts(30), new=40), policy)
@@ -243,11 +243,11 @@ def test_running_out_of_memory_halves_the_batch_and_loses_nothing(monkeypatch: p
     expected = [c.tokens for c in generate(loaded("llama"), batch, "full")]
     forward, failures = hf.hidden_states, []
 
-    def tight(model, tokens, positions, step):  # type: ignore[no-untyped-def]
+    def tight(model, tokens, positions, step, *more):  # type: ignore[no-untyped-def]
         if tokens.shape[0] > 2:
             failures.append(tokens.shape[0])
             raise torch.OutOfMemoryError("no room")
-        return forward(model, tokens, positions, step)
+        return forward(model, tokens, positions, step, *more)
 
     monkeypatch.setattr(hf, "hidden_states", tight)
     assert [c.tokens for c in generate(loaded("llama"), batch, "full", max_batch=7)] == expected
