@@ -87,12 +87,6 @@ def run(loaded: LoadedModel, prompts: Tokens, policy: Any, new: int, **limits: A
     return engine.stats
 
 
-def decode_rate(loaded: LoadedModel, prompts: Tokens, policy: Any, new: int, **limits: Any) -> float:
-    """Decode tokens/s."""
-    stats = run(loaded, prompts, policy, new, **limits)
-    return stats.decode_tokens / stats.decode_s
-
-
 def in_turn(runs: Mapping[str, Callable[[], float]], times: int) -> dict[str, list[float]]:
     """Each run once to warm up, then all of them in turn, so often."""
     for each in runs.values():

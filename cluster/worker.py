@@ -116,7 +116,10 @@ def _device(wanted: str, gpus: float) -> str:
 
 def _device_name(device: str) -> str:
     if device == "cpu":
-        return f"cpu ({platform.machine()})"
+        from tiercache.kernels import native
+
+        # Slower and, at near-ties, other tokens: who compares cells should see it.
+        return f"cpu ({platform.machine()}{'' if native.kernel() else ', without the C kernel'})"
     import torch
 
     return str(torch.cuda.get_device_name(0))

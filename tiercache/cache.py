@@ -73,7 +73,8 @@ class TieredCache:
 
     @property
     def traffic(self) -> Traffic:
-        """Bytes that crossed between device and host memory."""
+        """What crossed between device and host memory."""
+        self.events.traffic.seconds = self.clock.collect()
         return self.events.traffic
 
     @property

@@ -37,7 +37,7 @@ class Limits:
                     GPU; its first steps are slow, and on the CPUs measured so were the others.
 
     Raises:
-        RequestError: one of them is no whole number from 1 on.
+        RequestError: one of them is no whole number from 1 on, or `compiled` neither true nor false.
     """
 
     max_batch: int = 64
@@ -50,13 +50,15 @@ class Limits:
         check_whole("prefill_chunk", self.prefill_chunk, 1)
         if self.hbm_kv_budget is not None:
             check_whole("hbm_kv_budget", self.hbm_kv_budget, 1)
+        if not isinstance(self.compiled, bool):
+            raise RequestError(f"compiled: is true or false (got {self.compiled!r}).")
 
 
 class Probe(Protocol):
     """Watches a run and must not change it."""
 
     def __call__(self, cache: TieredCache, first: int, keys: Sequence[str], hidden: Tensor) -> None:
-        """After a prefill or a decode step and its events: the cache's rows first, first + 1, … are these sequences.
+        """After a prefill or a decode step and its events, for each cache: its rows first, first + 1, … are these.
 
         hidden [len(keys), hidden] are the last hidden states, from which each one's next token comes.
         """
@@ -147,6 +149,8 @@ class Engine:
         `probe` is shown the cache after each step; a row that starts again is shown from its prefill on again.
         """
         hf.check_prepared(self.loaded.model)
+        if self.limits.compiled and not hf.taken_over(self.loaded.model):
+            raise ModelError("compiled: this model's layers are called as they are (a hook, an adapter); leave it out.")
         waiting = deque(requests)
         for request in waiting:
             self.check(request, policy)

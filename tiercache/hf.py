@@ -151,6 +151,11 @@ def take_over(model: PreTrainedModel) -> None:
     _lean[model] = lean_layers(model, _lean.get(model))
 
 
+def taken_over(model: PreTrainedModel) -> bool:
+    """Whether the engine runs this model's layers itself."""
+    return _lean.get(model) is not None
+
+
 def _rotation(model: PreTrainedModel, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Cosines and sines of RoPE, and sines of which the first half has its sign changed, each [rows, n, head_dim].
 

@@ -103,6 +103,15 @@ def test_what_lies_beyond_a_rows_own_tokens_is_never_read() -> None:
     assert not found.weights[0, ..., 7:].any()
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_broken_number_is_not_hidden(bad: float) -> None:
+    """As with torch: a model that overflows must not look like one that attends to nothing."""
+    query, planes = torch.ones(1, 1, 2, 8), torch.ones(2, 1, 1, 20, 8)
+    planes[0, 0, 0, 11] = bad
+    visible = Visible(torch.tensor([20]), 20, torch.float32, planes.device)
+    assert decode_attention(query, planes[0], planes[1], visible, 0.25).out.isnan().all()
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_row_has_the_same_bits_alone_and_beside_others(threads: int) -> None:
     before = torch.get_num_threads()

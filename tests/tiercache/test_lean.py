@@ -11,6 +11,7 @@ from tiny import FAMILIES, loaded, prompts, requests, tiny
 from tiercache import hf
 from tiercache.attention import fused_attention
 from tiercache.engine import Engine, Limits
+from tiercache.errors import ModelError, RequestError
 from tiercache.lean import lean_layers
 from tiercache.model import wrap
 from tiercache.policy import parse_policy
@@ -109,6 +110,16 @@ def test_a_model_that_was_converted_is_joined_anew() -> None:
     hf.take_over(model)
     assert hf._lean[model][0] is not first[0]  # type: ignore[index]
     assert states(model, True)[-1].dtype == torch.float32
+
+
+def test_compiling_what_must_run_as_it_is_is_refused() -> None:
+    model = wrap(tiny.__wrapped__("llama"), None, torch.device("cpu"))
+    handle = model.model.model.layers[0].self_attn.o_proj.register_forward_hook(lambda *_: None)
+    with pytest.raises(ModelError, match="compiled"):
+        list(Engine(model, Limits(compiled=True)).run(requests(prompts(5), new=2), parse_policy("full")))
+    handle.remove()
+    with pytest.raises(RequestError, match="compiled: is true or false"):
+        Limits(compiled="yes")  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

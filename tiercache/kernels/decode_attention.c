@@ -34,7 +34,7 @@ INLINE v8 sums(const v8 a[8]) {
            __builtin_shufflevector(c[0], c[1], 1, 3, 9, 11, 5, 7, 13, 15);
 }
 
-/* e^x for x <= 0, by the range reduction and the polynomial of Cephes; 0 where it would be below 1e-37. */
+/* e^x for x <= 0, by the range reduction and the polynomial of Cephes; 0 where it would be below 1e-37, and what is no number stays none. */
 INLINE v8 exponential(v8 x) {
     v8 n = x * 1.44269504f + 12582912.0f; /* adding 1.5 * 2^23 rounds to an integer, in the low bits */
     mask8 power = (mask8)n << 23;
@@ -46,7 +46,7 @@ INLINE v8 exponential(v8 x) {
     y = y * r + 1.6666665459e-1f;
     y = y * r + 5.0000001201e-1f;
     y = y * r * r + r + 1.0f;
-    return (v8)((mask8)(y * (v8)(power + 0x3f800000)) & (x > -85.0f));
+    return (v8)((mask8)(y * (v8)(power + 0x3f800000)) & ~(x <= -85.0f));
 }
 
 /* out[heads][8 * vectors] += weights[heads][slots] values[slots][8 * vectors] */
@@ -204,9 +204,9 @@ static void attend(const shape *n, int64_t slots, int64_t used, const float *que
         }
         float sum = 0;
         for (int i = 0; i < 8; i++) sum += total[i];
-        float share = sum > 0 ? 1 / sum : 0;
+        float share = sum != 0 ? 1 / sum : 0;
         for (int64_t s = 0; s < padded; s += 8) store(row + s, load(row + s) * share);
-        if (lse) lse[g] = sum > 0 ? logf(sum) + top : -INFINITY;
+        if (lse) lse[g] = sum != 0 ? logf(sum) + top : -INFINITY;
         if (weights) {
             float *restrict to = weights + (n->summed ? 0 : g * used);
             if (n->summed && g > 0)

@@ -236,10 +236,13 @@ def kernel() -> Kernel | None:
         log.warning("no C compiler (cc, gcc, clang): attention on this CPU runs on torch's slower kernels")
         return None
     try:
-        return Kernel(_built(compiler))
+        loaded = Kernel(_built(compiler))
     except (OSError, subprocess.SubprocessError) as problem:
         log.warning("the C kernel can't be used, torch's slower ones are: %s", _reason(problem))
         return None
+    if not loaded.threads:
+        log.warning("the C kernel was built without OpenMP (%s) and runs on one thread", compiler)
+    return loaded
 
 
 def _built(compiler: str) -> Path:
@@ -256,7 +259,7 @@ def _built(compiler: str) -> Path:
         try:  # its threads are torch's own, which has loaded their library for everybody; not linked, so never twice
             _build(compiler, ready, "-fopenmp")
         except (OSError, subprocess.SubprocessError) as problem:
-            log.warning("the C kernel runs on one thread: %s", _reason(problem))
+            log.info("not with OpenMP: %s", _reason(problem))
             _build(compiler, ready)
         os.replace(ready, path)  # several processes may build at once
     return path
