@@ -4,16 +4,19 @@ from dataclasses import dataclass
 
 from tiercache.diagnostics.values import Diagnostics
 from tiercache.policy import Policy
+from tiercache.rendering import Rendering
 from tiercache.requests import Completion, RunStats, Sampling
 
 
 @dataclass(frozen=True)
 class Task:
-    """One sample to generate. `key` identifies it to the caller; `prompt` is text not yet rendered."""
+    """One sample to generate. `key` identifies it to the caller; `prompt` is text not yet rendered, and the answer
+    begins with `prefix`, which the model finds written."""
 
     key: str
     prompt: str
     seed: int
+    prefix: str = ""
 
 
 @dataclass(frozen=True)
@@ -26,8 +29,7 @@ class Shard:
     id: str
     policy: Policy
     sampling: Sampling
-    chat: bool
-    system: str | None
+    rendering: Rendering
     tasks: tuple[Task, ...]
     diagnostics: bool = False
 

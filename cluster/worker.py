@@ -96,7 +96,7 @@ class EngineWorker:
             yield Diagnosed(done.key, found)
 
     def _request(self, shard: Shard, task: Task, prompts: dict[str, str]) -> Request:
-        text, ids = self.engine.loaded.encode(task.prompt, shard.chat, shard.system)
+        text, ids = self.engine.loaded.render(task.prompt, shard.rendering, task.prefix)
         request = Request(task.key, tuple(ids), shard.sampling, task.seed)
         self.engine.check(request, shard.policy)
         prompts[task.key] = text

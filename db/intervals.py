@@ -1,4 +1,4 @@
-"""The Wilson score interval of a proportion (Wilson 1927)."""
+"""Intervals of proportions, of differences of proportions, and of means."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Z_95 = 1.959963984540054
 
 
 def wilson(successes: int, trials: int, z: float = Z_95) -> tuple[float, float] | None:
-    """Return the interval (low, high) for `successes` of `trials`, or None without trials.
+    """Return Wilson's (1927) interval (low, high) for `successes` of `trials`, or None without trials.
 
     It stays inside [0, 1] and keeps a width at 0% and 100%, where the textbook one collapses to a point. It takes
     the trials as independent; repeats of one problem are not quite, so with many repeats it is somewhat too narrow.
@@ -42,3 +42,20 @@ def paired_difference(gained: int, lost: int, pairs: int, z: float = Z_95) -> tu
     centre = (more - less) / total
     half_width = z * sqrt(more + less - (more - less) ** 2 / total) / total
     return (gained - lost) / pairs, max(-1.0, centre - half_width), min(1.0, centre + half_width)
+
+
+def normal(
+    total: float, squares: float, n: int, least: float, most: float, z: float = Z_95
+) -> tuple[float, float, float] | None:
+    """Return (mean, low, high) from a sum and a sum of squares, or None without values.
+
+    The ordinary interval of a mean, cut to what values can be. Of one value it spans all of that: nothing is known of
+    how values vary.
+    """
+    if n == 0:
+        return None
+    mean = total / n
+    if n == 1:
+        return mean, least, most
+    half_width = z * sqrt(max(0.0, squares - n * mean * mean) / (n - 1) / n)
+    return mean, max(least, mean - half_width), min(most, mean + half_width)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -206,3 +206,15 @@ def _progress_by_cell() -> Select[*tuple[Any, ...]]:
         shown_done.label("done"),
         case((failed > expected - shown_done, expected - shown_done), else_=failed).label("failed"),
     ).outerjoin(counts, counts.c.fingerprint == SweepCell.fingerprint)
+
+
+def cell_configs(engine: Engine, sweep_id: str) -> dict[str, tuple[str, Mapping[str, Any]]]:
+    """Return (policy label, configuration) of each cell of a sweep, by fingerprint and in its order."""
+    statement = (
+        select(Cell.fingerprint, Cell.policy, Cell.config)
+        .join(SweepCell, SweepCell.fingerprint == Cell.fingerprint)
+        .where(SweepCell.sweep_id == sweep_id)
+        .order_by(SweepCell.position)
+    )
+    with engine.connect() as connection:
+        return {fingerprint: (policy, config) for fingerprint, policy, config in connection.execute(statement)}

@@ -5,18 +5,29 @@ Aggregation happens in SQL, and long texts are only read one sample at a time.
 
 from db.diagnosed import DiagnosticSummary, diagnosed_keys, diagnostic_summaries
 from db.failures import FailedSample, failed_samples
+from db.paired import PairedDelta, paired_deltas
 from db.progress import (
     CellProgress,
     EventInfo,
     SweepInfo,
+    cell_configs,
     change_token,
     finished_keys,
     list_events,
     list_sweeps,
     sweep_progress,
 )
-from db.samples import SampleDetail, SampleInfo, count_samples, get_sample, list_samples, same_problem
-from db.summaries import CellSummary, PairedDelta, cell_summaries, list_policies, paired_deltas
+from db.samples import (
+    Generation,
+    SampleDetail,
+    SampleInfo,
+    count_samples,
+    get_sample,
+    list_samples,
+    same_problem,
+    stored_generations,
+)
+from db.summaries import CellSummary, cell_summaries, list_policies
 
 __all__ = [
     "CellProgress",
@@ -24,10 +35,12 @@ __all__ = [
     "DiagnosticSummary",
     "EventInfo",
     "FailedSample",
+    "Generation",
     "PairedDelta",
     "SampleDetail",
     "SampleInfo",
     "SweepInfo",
+    "cell_configs",
     "cell_summaries",
     "change_token",
     "count_samples",
@@ -42,5 +55,6 @@ __all__ = [
     "list_sweeps",
     "paired_deltas",
     "same_problem",
+    "stored_generations",
     "sweep_progress",
 ]

@@ -68,6 +68,8 @@ class SampleRow:
     output: str
     reference: str
     attempt: int = 1
+    score: float | None = None  # 0 to 1; None where the sample failed
+    grader: str | None = None  # the rule that judged it, with its version
     extracted: str | None = None
     error: str | None = None
     prompt_tokens: int | None = None
@@ -171,6 +173,8 @@ class GradeRow:
     repeat: int
     outcome: Outcome
     extracted: str | None
+    score: float | None = None
+    grader: str | None = None
 
     def __post_init__(self) -> None:
         require_member("outcome", self.outcome, OUTCOMES)

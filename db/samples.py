@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Engine, Select, func, or_, select
+from sqlalchemy import Engine, Select, func, literal, or_, select, tuple_
 
 from db.schema import Cell, Sample
 
@@ -21,6 +22,8 @@ class SampleInfo:
     attempt: int
     seed: int
     outcome: str
+    score: float | None
+    grader: str | None
     finish_reason: str
     extracted: str | None
     reference: str
@@ -126,3 +129,37 @@ def _filtered(
         texts = (Sample.problem_id, Sample.prompt, Sample.output, Sample.extracted, Sample.reference, Sample.error)
         statement = statement.where(or_(*(text.icontains(search, autoescape=True) for text in texts)))
     return statement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """What a grader needs of a sample, and its verdict so far."""
+
+    problem_id: str
+    repeat: int
+    outcome: str
+    finish_reason: str
+    reference: str
+    prompt: str
+    output: str
+
+
+def stored_generations(engine: Engine, fingerprint: str, batch: int = 200) -> Iterator[Generation]:
+    """Yield every generation of a cell, those that failed left out, without holding more than `batch` in memory."""
+    names = [getattr(Sample, name) for name in Generation.__dataclass_fields__]
+    last: tuple[str, int] | None = None
+    while True:
+        statement = (
+            select(*names)
+            .where(Sample.fingerprint == fingerprint, Sample.outcome != "failed")
+            .order_by(Sample.problem_id, Sample.repeat)
+            .limit(batch)
+        )
+        if last is not None:  # by key, not by offset: no read stays open while the caller writes
+            statement = statement.where(tuple_(Sample.problem_id, Sample.repeat) > tuple_(*map(literal, last)))
+        with engine.connect() as connection:
+            found = [Generation(**row._mapping) for row in connection.execute(statement)]
+        yield from found
+        if len(found) < batch:
+            return
+        last = found[-1].problem_id, found[-1].repeat

@@ -121,6 +121,8 @@ class Sample(Base):
     attempt: Mapped[int]
     seed: Mapped[int]
     outcome: Mapped[str]
+    score: Mapped[float | None]
+    grader: Mapped[str | None]
     finish_reason: Mapped[str]
     prompt_tokens: Mapped[int | None]
     output_tokens: Mapped[int | None]

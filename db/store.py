@@ -110,6 +110,8 @@ def regrade(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
         .values(
             outcome=case((Sample.outcome == "failed", "failed"), else_=bindparam("new_outcome")),
             extracted=bindparam("new_extracted"),
+            score=bindparam("new_score"),
+            grader=bindparam("new_grader"),
         )
     )
     connection.execute(
@@ -121,6 +123,8 @@ def regrade(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
                 "of_repeat": row["repeat"],
                 "new_outcome": row["outcome"],
                 "new_extracted": row["extracted"],
+                "new_score": row.get("score"),
+                "new_grader": row.get("grader"),
             }
             for row in rows
         ],

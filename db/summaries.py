@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, Select, Subquery, case, func, null, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
-from db.intervals import paired_difference, wilson
+from db.intervals import normal, wilson
+from db.paired import score_of
 from db.rows import OUTCOMES
 from db.schema import Cell, Sample, Shard, Sweep, SweepCell
 
@@ -45,8 +46,8 @@ class CellSummary:
     no_answer: int
     truncated: int
     failed: int
-    accuracy: float | None  # correct / n
-    accuracy_low: float | None  # 95% Wilson interval
+    accuracy: float | None  # mean score: correct / n, unless the metric gives part marks
+    accuracy_low: float | None  # 95% interval: Wilson's, with part marks the normal one
     accuracy_high: float | None
     truncation_rate: float | None
     output_tokens: float | None
@@ -84,19 +85,6 @@ class CellSummary:
         if self.resident_bytes is None or not self.full_bytes:
             return None
         return self.resident_bytes / self.full_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairedDelta:
-    """A cell against a baseline on the samples that both have."""
-
-    fingerprint: str
-    pairs: int
-    gained: int  # right here, not with the baseline
-    lost: int  # right with the baseline, not here
-    delta: float
-    low: float  # 95% interval
-    high: float
 
 
 def cell_summaries(engine: Engine, sweep_id: str | None = None) -> list[CellSummary]:
@@ -141,43 +129,6 @@ def cell_summaries(engine: Engine, sweep_id: str | None = None) -> list[CellSumm
     ]
 
 
-def paired_deltas(engine: Engine, baseline: str, fingerprints: Sequence[str]) -> dict[str, PairedDelta]:
-    """Compare cells with the cell `baseline`, sample by sample; cells without a common sample are left out.
-
-    Refuses nothing: that all have one protocol is for the caller to see to.
-    """
-    other = aliased(Sample)
-    right, other_right = Sample.outcome == "correct", other.outcome == "correct"
-    statement = (
-        select(
-            Sample.fingerprint,
-            func.count().label("pairs"),
-            func.sum(case((right & ~other_right, 1), else_=0)).label("gained"),
-            func.sum(case((~right & other_right, 1), else_=0)).label("lost"),
-        )
-        .join(other, (other.problem_id == Sample.problem_id) & (other.repeat == Sample.repeat))
-        .where(Sample.fingerprint.in_(fingerprints), other.fingerprint == baseline)
-        .where(Sample.outcome != "failed", other.outcome != "failed")
-        .group_by(Sample.fingerprint)
-    )
-    deltas = {}
-    with engine.connect() as connection:
-        for fingerprint, pairs, gained, lost in connection.execute(statement):
-            interval = paired_difference(int(gained), int(lost), pairs)
-            assert interval is not None, "a group has at least one pair"
-            delta, low, high = interval
-            deltas[fingerprint] = PairedDelta(
-                fingerprint=fingerprint,
-                pairs=pairs,
-                gained=int(gained),
-                lost=int(lost),
-                delta=delta,
-                low=low,
-                high=high,
-            )
-    return deltas
-
-
 def list_policies(engine: Engine) -> list[tuple[str, str]]:
     """Return every (label, preset) in the database, in order."""
     statement = select(Cell.policy, Cell.policy_name).distinct().order_by(Cell.policy, Cell.policy_name)
@@ -209,12 +160,14 @@ def samples_of(sweep_id: str | None, names: Sequence[str]) -> Subquery:
 
 
 def _sample_numbers(sweep_id: str | None) -> Select[*tuple[Any, ...]]:
-    source = samples_of(sweep_id, ("fingerprint", "problem_id", "outcome", *MEASURES, *TIERS))
-    judged = source.c.outcome != "failed"
+    source = samples_of(sweep_id, ("fingerprint", "problem_id", "outcome", "score", *MEASURES, *TIERS))
+    judged, score = source.c.outcome != "failed", score_of(source.c)
     return select(
         source.c.fingerprint,
         func.count(func.distinct(case((judged, source.c.problem_id)))).label("problems"),
         *(func.sum(case((source.c.outcome == outcome, 1), else_=0)).label(f"n_{outcome}") for outcome in OUTCOMES),
+        func.sum(case((judged, score))).label("scores"),
+        func.sum(case((judged, score * score))).label("squares"),
         *(func.avg(case((judged, source.c[name]))).label(name) for name in MEASURES),
         *(func.sum(case((judged, source.c[name]))).label(name) for name in TIERS),
     ).group_by(source.c.fingerprint)
@@ -259,7 +212,7 @@ def _summary(
 ) -> CellSummary:
     counts = {outcome: int(samples.get(f"n_{outcome}") or 0) for outcome in OUTCOMES}
     n = sum(counts.values()) - counts["failed"]
-    low, high = wilson(counts["correct"], n) or (None, None)
+    accuracy, low, high = _accuracy(counts["correct"], n, samples)
     tiers = {name: int(samples.get(name) or 0) for name in TIERS}
     seen = sum(tiers.values())
     exclusive = shards.get("exclusive")
@@ -275,7 +228,7 @@ def _summary(
         n=n,
         problems=int(samples.get("problems") or 0),
         **counts,
-        accuracy=counts["correct"] / n if n else None,
+        accuracy=accuracy,
         accuracy_low=low,
         accuracy_high=high,
         truncation_rate=counts["truncated"] / n if n else None,
@@ -303,6 +256,15 @@ def _summary(
         shards=shards.get("shards") or 0,
         exclusive=None if exclusive is None else bool(exclusive),
     )
+
+
+def _accuracy(correct: int, n: int, samples: dict[str, Any]) -> tuple[float | None, float | None, float | None]:
+    """Mean score and its 95% interval."""
+    scores, squares = float(samples.get("scores") or 0.0), float(samples.get("squares") or 0.0)
+    if n and not scores == squares == correct:
+        return normal(scores, squares, n, 0.0, 1.0) or (None, None, None)
+    low, high = wilson(correct, n) or (None, None)
+    return (correct / n if n else None), low, high
 
 
 def _number(value: Any) -> float | None:

@@ -6,17 +6,16 @@ Heavy imports live inside the commands, so that `tiercache --help` and a wrong s
 import os
 import sys
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiercache.errors import BenchmarkError, TierCacheError
+from jobs.data_commands import prepare, regrade
+from jobs.options import Data, Database, First, SpecPath, database_url, load
+from tiercache.errors import TierCacheError
 
 if TYPE_CHECKING:
-    from jobs.benchmarks.base import Benchmark
     from jobs.failures import Reason
-    from jobs.spec import Sweep
 
 EXIT_BAD_INPUT = 2
 EXIT_PARTIAL = 1
@@ -29,19 +28,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="A sweep file, for example sweeps/demo.yaml.")]
-Database = Annotated[
-    str | None,
-    typer.Option(
-        "--db", metavar="URL", help="SQLite file or postgresql:// URL. Default: $TIERCACHE_DB or tiercache.db."
-    ),
-]
-Data = Annotated[
-    Path | None,
-    typer.Option("--data", metavar="PATH", help="Local data file or folder, for benchmarks that would read the hub."),
-]
-First = Annotated[int | None, typer.Option("--n", min=1, help="Run only the first N problems of each benchmark.")]
 
 
 class Form(StrEnum):
@@ -85,8 +71,8 @@ def run(
     no_progress: Annotated[bool, typer.Option("--no-progress", help="No live table; log lines only.")] = False,
 ) -> None:
     """Run a sweep, or finish one: samples that are already in the database are not computed again."""
-    sweep, benchmarks = _load(spec, data, n)
-    url = _database_url(db, sweep)
+    sweep, benchmarks = load(spec, data, n)
+    url = database_url(db, sweep)
     from jobs.grid import expand
 
     cells = expand(sweep, benchmarks)
@@ -113,7 +99,7 @@ def run(
 @app.command()
 def plan(spec: SpecPath, data: Data = None, n: First = None) -> None:
     """Show what a sweep will cost, without running anything: samples, KV bytes, rows that fit, GPUs."""
-    sweep, benchmarks = _load(spec, data, n)
+    sweep, benchmarks = load(spec, data, n)
     from jobs.listing import plan_tables, plan_totals
     from jobs.plan import plan_sweep
     from jobs.report import console
@@ -140,7 +126,7 @@ def status(
     from jobs.export import pick_sweep
     from jobs.report import console, sweep_table
 
-    url = _database_url(db)
+    url = database_url(db)
     engine = open_for_reading(url)
     sweeps = list_sweeps(engine)
     if sweep is not None:
@@ -163,7 +149,7 @@ def export(
     from jobs.export import export as render
     from jobs.export import pick_sweep
 
-    engine = open_for_reading(_database_url(db))
+    engine = open_for_reading(database_url(db))
     chosen = pick_sweep(list_sweeps(engine), sweep)
     diagnostics, failed = diagnostic_summaries(engine, chosen.id), failed_samples(engine, chosen.id)
     typer.echo(render(chosen, cell_summaries(engine, chosen.id), form.value, diagnostics, failed), nl=False)
@@ -204,37 +190,15 @@ def dashboard(
     """Open the dashboard over a database, in the browser."""
     from dashboard.launch import command, environment
 
-    url = _database_url(db)
+    url = database_url(db)
     arguments = command(port)
     typer.echo(f"dashboard: http://127.0.0.1:{port}")
     sys.stdout.flush()
     os.execvpe(arguments[0], arguments, environment(url))
 
 
-def _load(spec: Path, data: Path | None, n: int | None) -> "tuple[Sweep, list[Benchmark]]":
-    """The sweep, with `--n` put into it, and its benchmarks, which have read nothing yet."""
-    from jobs.spec import load_sweep
-
-    sweep = load_sweep(spec)
-    if n is not None:
-        sweep = sweep.model_copy(update={"benchmarks": [{**entry, "n": n} for entry in sweep.benchmarks]})
-    from jobs.benchmarks.base import parse_benchmarks
-
-    benchmarks = parse_benchmarks(sweep.benchmarks, data)
-    if data is not None and not any(benchmark.reads_files for benchmark in benchmarks):
-        names = ", ".join(benchmark.name for benchmark in benchmarks)
-        raise BenchmarkError(f"--data {data}: no benchmark of this sweep ({names}) reads a file; leave it out.")
-    return sweep, benchmarks
-
-
-def _database_url(db: str | None, sweep: "Sweep | None" = None) -> str:
-    """The database's URL, checked: a malformed one is refused here, before any work."""
-    from jobs.database import choose
-
-    url, remark = choose(db, sweep.database if sweep else None)
-    if remark:
-        typer.echo(f"note: {remark}", err=True)
-    return url
+app.command()(prepare)
+app.command()(regrade)
 
 
 def _print_results(url: str, sweep_id: str) -> "list[Reason]":

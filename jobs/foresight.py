@@ -27,7 +27,7 @@ class _Group:
 
     @property
     def name(self) -> str:
-        return f"{self.cells[0].model.name} on {self.cells[0].benchmark.name}"
+        return f"{self.cells[0].model.name} on {self.cells[0].benchmark.label}"
 
     @property
     def new(self) -> int:
@@ -44,7 +44,7 @@ class _Group:
     @property
     def prompts(self) -> str:
         """The shortest prompt in words, as far as it is known."""
-        name = self.cells[0].benchmark.name
+        name = self.cells[0].benchmark.label
         return f"the prompts of {name}, {self.shortest:,} tokens or more," if self.lengths else f"any prompt of {name}"
 
 

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jobs.benchmarks.base import Benchmark, Sampling, parse_benchmarks
+from jobs.benchmarks.base import Benchmark, Sampling, SamplingOverrides
+from jobs.benchmarks.catalog import parse_benchmarks
 from jobs.revision import Revision, model_revision
-from jobs.spec import EngineSpec, SamplingOverrides, Sweep
+from jobs.spec import EngineSpec, Sweep
 from tiercache.errors import BenchmarkError, ModelError
 from tiercache.model_spec import ModelSpec
 from tiercache.policy import Policy
@@ -51,7 +52,7 @@ class Cell:
     @property
     def label(self) -> str:
         """`reasoner · chain · h2o budget=0.5`, for logs and progress."""
-        return f"{self.model.name} · {self.benchmark.name} · {self.policy.label}"
+        return f"{self.model.name} · {self.benchmark.label} · {self.policy.label}"
 
 
 def canonical(data: object) -> str:
@@ -65,8 +66,9 @@ def fingerprint(data: object) -> str:
 
 
 def resolve_sampling(benchmark: Benchmark, overrides: SamplingOverrides) -> Sampling:
-    """The benchmark's own defaults, with what the sweep says put over them."""
-    return benchmark.sampling.model_copy(update=overrides.model_dump(exclude_none=True))
+    """The benchmark's own defaults, with what the sweep says put over them, and over that what its own entry says."""
+    own = (benchmark.options.sampling or SamplingOverrides()).model_dump(exclude_none=True)
+    return benchmark.sampling.model_copy(update={**overrides.model_dump(exclude_none=True), **own})
 
 
 def expand(sweep: Sweep, benchmarks: Sequence[Benchmark] | None = None) -> list[Cell]:
@@ -82,9 +84,9 @@ def expand(sweep: Sweep, benchmarks: Sequence[Benchmark] | None = None) -> list[
     policies = sweep.resolved_policies()
     cells: dict[str, Cell] = {}
     models = [(spec, _revision(spec, f"models[{i}]")) for i, spec in enumerate(sweep.model_specs())]
-    sizes = [_size(benchmark, f"benchmarks[{i}]") for i, benchmark in enumerate(benchmarks)]
     for spec, revision in models:
-        for benchmark, n in zip(benchmarks, sizes, strict=True):
+        for index, general in enumerate(benchmarks):
+            benchmark, n = _fitted(general, spec, f"benchmarks[{index}]")
             for policy in policies:
                 cell = _cell(sweep, spec, revision, benchmark, n, policy)
                 known = cells.get(cell.fingerprint)
@@ -140,8 +142,10 @@ def _revision(spec: ModelSpec, where: str) -> Revision:
         raise ModelError(f"{where}.id: {problem}") from None
 
 
-def _size(benchmark: Benchmark, where: str) -> int:
+def _fitted(benchmark: Benchmark, spec: ModelSpec, where: str) -> tuple[Benchmark, int]:
+    """The benchmark as it is put to this model, and how many problems it has."""
     try:
-        return len(benchmark.load())
+        fitted = benchmark.for_model(spec)
+        return fitted, len(fitted.load())
     except BenchmarkError as problem:
         raise BenchmarkError(f"{where}: {problem}") from None

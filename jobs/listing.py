@@ -6,7 +6,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from jobs.benchmarks.base import registry
+from jobs.benchmarks.catalog import registry
 from jobs.plan import Plan, PlanRow
 from jobs.report import bytes_text
 from tiercache.catalog import PRESETS, SIGNALS

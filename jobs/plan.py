@@ -78,7 +78,8 @@ def plan_sweep(sweep: Sweep, benchmarks: Sequence[Benchmark], gpu_bytes: int = G
     for spec in sweep.model_specs():
         shape, place, missing = _find(spec)
         notes |= dict.fromkeys([missing] if missing else _model_notes(spec, shape))
-        for index, benchmark in enumerate(benchmarks):
+        for index, general in enumerate(benchmarks):
+            benchmark = general.for_model(spec)
             size = _size(benchmark, spec, place)
             if size.note:
                 notes[size.note] = None
@@ -88,10 +89,10 @@ def plan_sweep(sweep: Sweep, benchmarks: Sequence[Benchmark], gpu_bytes: int = G
             total, longest = size.prompt_tokens + new_tokens, longest_context(shape)
             if longest is not None and total > longest:
                 remedy = "such samples fail; lower sampling.max_new_tokens"
-                notes[f"{spec.name} on {benchmark.name}: {total:,} tokens exceed its {longest:,}: {remedy}."] = None
+                notes[f"{spec.name} on {benchmark.label}: {total:,} tokens exceed its {longest:,}: {remedy}."] = None
             for policy in policies:
                 row = _row(sweep, spec, shape, benchmark, policy, size, new_tokens, gpu_bytes)
-                rows[spec.id, benchmark.name, policy.label, index] = row
+                rows[spec.id, benchmark.label, policy.label, index] = row
                 if row.rows == 0:
                     short = f"one sequence needs more than the {sweep.engine.hbm_kv_budget:,} bytes of hbm_kv_budget"
                     notes[f"{spec.name}, {policy.label}: {short}."] = None
@@ -127,7 +128,7 @@ def _row(
             gpus = _gpus(shape.weights_as(spec.dtype), device, gpu_bytes, sweep.engine.device == "cuda")
     return PlanRow(
         model=spec.name,
-        benchmark=benchmark.name,
+        benchmark=benchmark.label,
         policy=policy.label,
         samples=size.problems * sweep.repeats,
         prompt_tokens=size.prompt_tokens,
@@ -198,7 +199,7 @@ def _size(benchmark: Benchmark, spec: ModelSpec, place: Path | None) -> _Size:
     if not benchmark.local:
         problems = benchmark.options.n or benchmark.typical_problems
         tokens = benchmark.typical_prompt_tokens
-        note = f"{benchmark.name}: data not read; {problems:,} problems of {tokens} prompt tokens assumed."
+        note = f"{benchmark.label}: data not read; {problems:,} problems of {tokens} prompt tokens assumed."
         return _Size(problems, tokens, note)
     loaded = benchmark.load()
     texts = [problem.prompt for problem in loaded[:64]]
@@ -206,5 +207,5 @@ def _size(benchmark: Benchmark, spec: ModelSpec, place: Path | None) -> _Size:
     if counts is not None:
         return _Size(len(loaded), math.ceil(sum(counts) / len(counts)), None)
     mean = estimate_tokens(sum(map(len, texts)) / len(texts))
-    note = f"{benchmark.name} on {spec.name}: prompt tokens estimated from characters ({CHARS_PER_TOKEN} each)."
+    note = f"{benchmark.label} on {spec.name}: prompt tokens estimated from characters ({CHARS_PER_TOKEN} each)."
     return _Size(len(loaded), mean, note)

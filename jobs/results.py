@@ -19,7 +19,8 @@ def sample_row(sample: Sample, done: Done, shard_id: str, attempt: int) -> Sampl
     """A finished sample, graded."""
     completion = done.completion
     thinking = done.prompt.rstrip().endswith("<think>")
-    grade = sample.cell.benchmark.grade(sample.problem, done.text, completion.finish, thinking_open=thinking)
+    benchmark, reference = sample.cell.benchmark, sample.problem.reference
+    grade = benchmark.grade(reference, done.text, completion.finish, thinking_open=thinking)
     return SampleRow(
         fingerprint=sample.cell.fingerprint,
         problem_id=sample.problem.id,
@@ -27,11 +28,13 @@ def sample_row(sample: Sample, done: Done, shard_id: str, attempt: int) -> Sampl
         attempt=attempt,
         seed=sample.seed,
         outcome=grade.outcome,
+        score=None if grade.outcome == "failed" else grade.score,
+        grader=benchmark.grader,
         finish_reason=completion.finish,
         prompt=done.prompt,
         output=done.text,
         extracted=grade.extracted,
-        reference=sample.problem.reference,
+        reference=reference,
         prompt_tokens=completion.prompt_tokens,
         output_tokens=len(completion.tokens),
         ttft_s=completion.ttft_s,
@@ -107,7 +110,7 @@ def cell_row(cell: Cell) -> CellRow:
     return CellRow(
         fingerprint=cell.fingerprint,
         model=cell.model.name,
-        benchmark=cell.benchmark.name,
+        benchmark=cell.benchmark.label,
         policy=cell.policy.label,
         policy_name=cell.policy.name,
         config=dict(cell.config),

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field
 
+from jobs.benchmarks.base import SamplingOverrides
+from jobs.benchmarks.catalog import parse_benchmarks
 from jobs.yaml_file import read_yaml
 from tiercache.errors import ModelError, SpecError, TierCacheError
 from tiercache.model_spec import ModelSpec
@@ -59,14 +61,6 @@ def _entry(key: str) -> Callable[[object], object]:
 
 NamedEntry = Annotated[dict[str, Any], BeforeValidator(_entry("name"))]
 ModelEntry = Annotated[dict[str, Any], BeforeValidator(_entry("id"))]
-
-
-class SamplingOverrides(Strict):
-    """How tokens are drawn; what is left out is the benchmark's own default. Temperature 0 is greedy."""
-
-    temperature: Annotated[Real, Field(ge=0.0, le=5.0)] | None = None
-    top_p: Annotated[Real, Field(gt=0.0, le=1.0)] | None = None
-    max_new_tokens: Count | None = None
 
 
 class EngineSpec(Strict):
@@ -159,9 +153,6 @@ def parse_sweep(data: object) -> Sweep:
     Raises:
         SpecError, ModelError, BenchmarkError, PolicyError: whichever part is wrong.
     """
-    # Imported here because benchmarks read EngineSpec's neighbours from this module.
-    from jobs.benchmarks.base import parse_benchmarks
-
     if not isinstance(data, Mapping):
         raise SpecError(f"a sweep is a mapping with the keys {', '.join(Sweep.model_fields)}; got {_kind(data)}.")
     if not all(isinstance(key, str) for key in data):

@@ -92,9 +92,8 @@ class WorkQueue:
             id=shard_id,
             policy=cell.policy,
             sampling=Sampling(**cell.sampling.model_dump()),
-            chat=cell.benchmark.prompt_mode == "chat",
-            system=cell.benchmark.system,
-            tasks=tuple(Task(sample.key, sample.problem.prompt, sample.seed) for sample in group),
+            rendering=cell.benchmark.rendering,
+            tasks=tuple(Task(s.key, s.problem.prompt, s.seed, s.problem.prefix) for s in group),
             diagnostics=self.diagnostics,
         )
 

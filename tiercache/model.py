@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from tiercache import hf
 from tiercache.errors import ModelError
 from tiercache.model_spec import EMBEDDED, ModelSpec
+from tiercache.rendering import Rendering, render
 from tiercache.scorers import Facts
 from tiercache.store import Geometry
 
@@ -48,28 +49,16 @@ class LoadedModel:
         return sum(p.numel() * p.element_size() for part in parts for p in part.parameters())
 
     def encode(self, prompt: str, chat: bool = False, system: str | None = None) -> tuple[str, list[int]]:
-        """Renders and tokenizes a prompt; returns the rendered text and its ids.
-
-        With `chat`, the text is one user turn (after an optional system turn) in the model's own template, which
-        already writes the special tokens: they are not added a second time.
+        """Renders and tokenizes a prompt; returns the rendered text and its ids. With `chat`, it is one user turn.
 
         Raises:
             ModelError: the model has no tokenizer, or no chat template although `chat` asks for one.
         """
-        tokenizer = self.tokenizer
-        if tokenizer is None:
-            raise ModelError("tokenizer: this model was loaded without one; give token ids instead of text.")
-        if not chat:
-            return prompt, list(tokenizer(prompt)["input_ids"])
-        if tokenizer.chat_template is None:
-            raise ModelError(
-                "prompt: 'chat' needs a chat template and this model has none; use raw prompts: chat=False, or "
-                "prompt_mode: raw in a sweep."
-            )
-        turns = [{"role": "system", "content": system}] if system else []
-        turns.append({"role": "user", "content": prompt})
-        text = str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
-        return text, list(tokenizer(text, add_special_tokens=False)["input_ids"])
+        return self.render(prompt, Rendering(chat, system))
+
+    def render(self, prompt: str, how: Rendering, prefix: str = "") -> tuple[str, list[int]]:
+        """The same with all that can be said of it, see `tiercache.rendering`."""
+        return render(self.tokenizer, prompt, how, prefix)
 
     def decode(self, tokens: list[int]) -> str:
         """Text of generated ids, special tokens left out."""

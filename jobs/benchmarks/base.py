@@ -1,35 +1,46 @@
-"""What a benchmark is, and how one is found by name.
+"""What a benchmark is.
 
-A benchmark is a small class: how many problems, which ones, how they are put to the model, and how one answer is
-graded. Importing this module loads no data set library and no torch.
+A benchmark is a small class: which problems, how they are put to the model, and how one answer is graded. Importing
+this module loads no data set library and no torch.
 """
 
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
+from jobs.benchmarks.source import Source
 from jobs.grading import Grade
-from tiercache.errors import BenchmarkError
-from tiercache.strict import Strict, nearest
+from tiercache.errors import BenchmarkError, GradingError
+from tiercache.model_spec import ModelSpec
+from tiercache.rendering import Rendering, Think
+from tiercache.strict import Strict
 
 PromptMode = Literal["raw", "chat"]
+Real = Annotated[float, Field(strict=True)]
+Count = Annotated[int, Field(ge=1, strict=True)]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One question. `prompt` is the raw text or the user's turn; `reference` is the answer alone."""
+    """One question.
+
+    prompt     the raw text or the user's turn.
+    reference  what the grader is given, as text: mostly the answer alone.
+    prefix     how the answer begins; the model finds it written and goes on from there.
+    """
 
     id: str
     prompt: str
     reference: str
     meta: Mapping[str, Any] = field(default_factory=dict)
+    prefix: str = ""
 
 
 class Sampling(Strict):
@@ -40,10 +51,41 @@ class Sampling(Strict):
     max_new_tokens: int
 
 
-class Options(Strict):
-    """Options that each benchmark has. `n`: the first n problems; null takes all there are."""
+class SamplingOverrides(Strict):
+    """How tokens are drawn; what is left out is the benchmark's own default. Temperature 0 is greedy."""
 
-    n: Annotated[int, Field(ge=1, strict=True)] | None = None
+    temperature: Annotated[Real, Field(ge=0.0, le=5.0)] | None = None
+    top_p: Annotated[Real, Field(gt=0.0, le=1.0)] | None = None
+    max_new_tokens: Count | None = None
+
+
+GREEDY = {"temperature": 0.0, "top_p": 1.0}
+REASONING = {"temperature": 0.6, "top_p": 0.95}  # advised for reasoning models, 2501.12948
+
+
+class Options(Strict):
+    """Options that each benchmark has.
+
+    n         the first n problems; null takes all there are.
+    sampling  of this benchmark alone; comes before the sweep's.
+    """
+
+    n: Count | None = None
+    sampling: SamplingOverrides | None = None
+
+
+class ChatOptions(Options):
+    """Options of benchmarks that can be put to a chat model.
+
+    prompt_mode  `chat` uses the model's chat template and fails without one; `raw` is plain text for base models.
+    system       a system turn. Off by default: 2501.12948 advises against one.
+    think        `template` leaves the thinking block to the template; `open` has the reply begin inside one, `closed`
+                 after an empty one.
+    """
+
+    prompt_mode: PromptMode = "chat"
+    system: Annotated[str, Field(min_length=1, strict=True)] | None = None
+    think: Think = "template"
 
 
 class Benchmark(ABC):
@@ -51,16 +93,24 @@ class Benchmark(ABC):
 
     Subclasses set the class variables, load problems, and grade one output. The data are read once for each object
     and only when they are asked for, so that a sweep can be checked and planned without them.
+
+    metric   what its score is, in words.
+    repeats  samples of each problem that its field reports; a sweep takes them with `repeats: field`.
+    grader   names the rule and its version: it is kept with each verdict.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    paper: ClassVar[str]
+    metric: ClassVar[str]
+    repeats: ClassVar[int] = 1
     options_type: ClassVar[type[Options]] = Options
     reads_files: ClassVar[bool] = True  # whether `--data` means anything to it
     typical_prompt_tokens: ClassVar[int]  # for planning while the data are out of reach; said to be assumed
     typical_problems: ClassVar[int]
     sampling: Sampling  # the defaults
-    system: str | None = None
+    source: Source | None = None  # where its data come from; None where they are generated
+    options: Options
 
     def __init__(self, options: Options | None = None, data: Path | None = None) -> None:
         """`data`: local file or folder to read instead of the hub; ignored by generated benchmarks."""
@@ -68,14 +118,24 @@ class Benchmark(ABC):
         self.data = data
 
     @property
+    def label(self) -> str:
+        """Its name in tables; with the task where one benchmark has several."""
+        return self.name
+
+    @property
     @abstractmethod
-    def prompt_mode(self) -> PromptMode:
-        """`raw`: the prompt as it is. `chat`: as the user's turn of the model's own chat template."""
+    def rendering(self) -> Rendering:
+        """How prompts are put to the model."""
 
     @property
     @abstractmethod
     def local(self) -> bool:
         """Whether the problems can be read without network."""
+
+    @property
+    @abstractmethod
+    def grader(self) -> str:
+        """Name and version of the rule that grades."""
 
     @abstractmethod
     def load_all(self) -> list[Problem]:
@@ -86,14 +146,23 @@ class Benchmark(ABC):
         """
 
     @abstractmethod
-    def grade(self, problem: Problem, output: str, finish_reason: str, *, thinking_open: bool = False) -> Grade:
+    def grade(self, reference: str, output: str, finish_reason: str, *, thinking_open: bool = False) -> Grade:
         """The verdict on one generation.
 
         Args:
+            reference: the problem's.
             output: generated text, without the prompt.
             finish_reason: `length` if cut by the token limit, `error` if there is no generation, else a normal end.
             thinking_open: the rendered prompt ended inside a `<think>` block.
         """
+
+    def for_model(self, spec: ModelSpec) -> Self:
+        """This benchmark as it is put to one model: where prompts are made to a length in the model's own tokens."""
+        return self
+
+    @property
+    def prompt_mode(self) -> PromptMode:
+        return "chat" if self.rendering.chat else "raw"
 
     @property
     def revision(self) -> str:
@@ -102,7 +171,7 @@ class Benchmark(ABC):
 
     @cached_property
     def _content(self) -> str:
-        return content_hash([p.id, p.prompt, p.reference] for p in self._problems)
+        return content_hash([p.id, p.prompt, p.reference, *([p.prefix] if p.prefix else [])] for p in self._problems)
 
     @cached_property
     def _problems(self) -> list[Problem]:
@@ -125,14 +194,36 @@ class Benchmark(ABC):
 
     def config(self) -> dict[str, Any]:
         """What decides a prompt and its grade, as plain data; how many problems are run is not part of it."""
-        options = self.options.model_dump(mode="json", exclude={"n", "data"})
+        options = self.options.model_dump(
+            mode="json", exclude={"n", "data", "sampling", "system", "think", "unscorable"}
+        )
+        how = self.rendering
         return {
             "name": self.name,
             **options,
             "revision": self.revision,
             "prompt_mode": self.prompt_mode,
-            "system": self.system,
+            "system": how.system,
+            **({"think": how.think} if how.think != "template" else {}),
+            **({"limit": how.limit} if how.limit is not None else {}),
         }
+
+
+def check_gold(benchmark: Benchmark, problem: Problem, answer: str, where: str) -> None:
+    """Refuses a reference that its own grader doesn't give full marks: it would count against every policy.
+
+    Args:
+        answer: a generation that gives the reference in the form that the prompt asks for.
+    """
+    try:
+        right = benchmark.grade(problem.reference, answer, "eos").correct
+    except GradingError as impossible:
+        raise BenchmarkError(f"{where}: {impossible}") from None
+    if not right:
+        raise BenchmarkError(
+            f"{where}: the reference {problem.reference[:80]!r} fails its own grader. Mend "
+            "the row, or leave such rows out: unscorable: drop."
+        )
 
 
 def _in_order(problems: list[Problem]) -> list[Problem]:
@@ -150,35 +241,3 @@ def content_hash(rows: Iterable[object]) -> str:
     for row in rows:
         digest.update(json.dumps(row, ensure_ascii=False, sort_keys=True).encode("utf-8", "surrogatepass") + b"\n")
     return digest.hexdigest()[:16]
-
-
-def registry() -> dict[str, type[Benchmark]]:
-    """The benchmarks by name."""
-    from jobs.benchmarks.chain import Chain
-    from jobs.benchmarks.gsm8k import Gsm8k
-
-    return {benchmark.name: benchmark for benchmark in (Chain, Gsm8k)}
-
-
-def parse_benchmarks(entries: Sequence[Mapping[str, Any]], data: Path | None = None) -> list[Benchmark]:
-    """Builds the benchmarks of a sweep; nothing is read yet.
-
-    Args:
-        entries: mappings with `name` and the benchmark's options.
-        data: local file or folder for those that name none themselves (`--data`).
-
-    Raises:
-        BenchmarkError: unknown name or option, or a value out of range.
-    """
-    known = registry()
-    benchmarks = []
-    for index, entry in enumerate(entries):
-        where, options = f"benchmarks[{index}]", dict(entry)
-        name = options.pop("name", None)
-        if not isinstance(name, str) or name not in known:
-            hint = nearest(name, known) if isinstance(name, str) else ""
-            problem = "is required" if name is None else f"unknown benchmark {name!r}"
-            raise BenchmarkError(f"{where}.name: {problem}.{hint} Allowed: {', '.join(known)}.")
-        kind = known[name]
-        benchmarks.append(kind(kind.options_type.parse(options, where, BenchmarkError), data))
-    return benchmarks

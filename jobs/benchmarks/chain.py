@@ -10,10 +10,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from jobs.benchmarks.base import Benchmark, Options, Problem, PromptMode, Sampling, content_hash
+from jobs.benchmarks.base import GREEDY, Benchmark, Options, Problem, Sampling, check_gold, content_hash
 from jobs.grading import Grade, grade_digits
 from reasoner.grammar import DEFAULT_ENTRIES, DEFAULT_LEAVES, NAMES, QUERIES, TRAIN_SEED_BASE, make_problem
-from tiercache.errors import BenchmarkError
+from tiercache.rendering import Rendering
 
 _FINGERPRINTED = 16  # problems that stand for the generator in the data revision
 _TOKENS_PER_ENTRY = 9  # the longer of the two difficulties
@@ -65,6 +65,8 @@ class Chain(Benchmark):
 
     name: ClassVar[str] = "chain"
     summary: ClassVar[str] = "generated register programs for the embedded reasoner, four-digit answers"
+    paper: ClassVar[str] = "this project"
+    metric: ClassVar[str] = "the four digits after ####, as written"
     options_type: ClassVar[type[Options]] = ChainOptions
     reads_files: ClassVar[bool] = False
     typical_prompt_tokens: ClassVar[int] = 217
@@ -74,11 +76,15 @@ class Chain(Benchmark):
     def __init__(self, options: Options | None = None, data: Path | None = None) -> None:
         super().__init__(options, data)
         longest = _TOKENS_PER_ENTRY * self.options.entries[1] + _TOKENS_OF_ANSWER
-        self.sampling = Sampling(temperature=0.0, top_p=1.0, max_new_tokens=max(512, longest))
+        self.sampling = Sampling(**GREEDY, max_new_tokens=max(512, longest))
 
     @property
-    def prompt_mode(self) -> PromptMode:
-        return "raw"
+    def rendering(self) -> Rendering:
+        return Rendering()
+
+    @property
+    def grader(self) -> str:
+        return "digits/2"
 
     @property
     def local(self) -> bool:
@@ -92,8 +98,7 @@ class Chain(Benchmark):
     def load_all(self) -> list[Problem]:
         problems = [self._problem(index) for index in range(self.options.n)]
         for problem in problems:
-            if self.grade(problem, problem.meta["chain"], "eos").outcome != "correct":
-                raise BenchmarkError(f"chain: the reference of {problem.id} fails its own grader.")
+            check_gold(self, problem, problem.meta["chain"], f"chain: {problem.id}")
         return problems
 
     def _problem(self, index: int) -> Problem:
@@ -109,5 +114,5 @@ class Chain(Benchmark):
         name = f"{self.options.difficulty}-{self.options.seed}-{index:06d}"
         return Problem(name, made.prompt, made.answer, meta)
 
-    def grade(self, problem: Problem, output: str, finish_reason: str, *, thinking_open: bool = False) -> Grade:
-        return grade_digits(output, problem.reference, finish_reason, thinking_open=thinking_open)
+    def grade(self, reference: str, output: str, finish_reason: str, *, thinking_open: bool = False) -> Grade:
+        return grade_digits(output, reference, finish_reason, thinking_open=thinking_open)

@@ -8,9 +8,11 @@ at random; that fallback exists and is off by default.
 import re
 from dataclasses import dataclass
 
-_BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
+# What matters to boxes and braces: a box's command, an escaped character (`\\` too, but not the half of it that starts
+# a box, as in `\\boxed{5}`), a brace.
+_TOKEN = re.compile(r"(\\(?:boxed|fbox)(?![A-Za-z])\s*)|\\(?!\\(?:boxed|fbox)(?![A-Za-z])).|[{}]", re.DOTALL)
 _BARE = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:/\d+)?|[A-Z](?![A-Za-z])")
-_HASH = re.compile(r"####[ \t*]*(\\?\$?[ \t]*[-+−]?[ \t]*\\?\$?(?:\d[\d,]*(?:\.\d+)?(?:/\d+)?|\.\d+)%?)")
+_HASH = re.compile(r"####[ \t*]*+(\\?\$?[ \t]*+[-+−]?[ \t]*+\\?\$?(?:\d[\d,]*(?:\.\d+)?(?:/\d+)?|\.\d+)%?)")
 _ANY_NUMBER = re.compile(r"[-−]?\$?\d[\d,]*(?:\.\d+)?")
 
 
@@ -38,32 +40,26 @@ def answer_part(text: str, thinking_open: bool = False) -> str:
 
 
 def find_boxed(text: str) -> Extracted | None:
-    r"""The last complete `\boxed{…}` or `\fbox{…}`, braces balanced, empty ones skipped; also bare `\boxed 5`."""
-    for match in reversed(list(_BOX.finditer(text))):
-        start = match.end()
-        if text[start : start + 1] == "{":
-            stop = _closing_brace(text, start)
-            content = text[start + 1 : stop].strip() if stop is not None else ""
-            if content and stop is not None:
-                return Extracted(content, "boxed", stop + 1)
-        elif bare := _BARE.match(text, start):
-            return Extracted(bare[0].rstrip(","), "boxed-bare", bare.end())
-    return None
+    r"""The last complete `\boxed{…}` or `\fbox{…}`, braces balanced, empty ones skipped; also bare `\boxed 5`.
 
-
-def _closing_brace(text: str, start: int) -> int | None:
-    """Index of the brace that closes the one at `start`; escaped braces are characters, not structure."""
-    depth, index = 0, start
-    while index < len(text):
-        char = text[index]
-        if char == "\\":
-            index += 2
-            continue
-        depth += (char == "{") - (char == "}")
-        if depth == 0:
-            return index
-        index += 1
-    return None
+    Of nested boxes the inner one, as it begins last. One pass, whatever the text.
+    """
+    found, found_at, waiting = None, -1, -1  # waiting: where the brace of the box just met has to be
+    open_braces: list[int | None] = []  # innermost last; None for a brace that opens no box
+    for token in _TOKEN.finditer(text):
+        at, end = token.span()
+        if token[1]:
+            if text[end : end + 1] == "{":
+                waiting = end
+            elif bare := _BARE.match(text, end):
+                found, found_at = Extracted(bare[0].rstrip(","), "boxed-bare", bare.end()), at
+        elif token[0] == "{":
+            open_braces.append(at if at == waiting else None)
+        elif token[0] == "}" and open_braces:
+            start = open_braces.pop()
+            if start is not None and start > found_at and (content := text[start + 1 : at].strip()):
+                found, found_at = Extracted(content, "boxed", at + 1), start
+    return found
 
 
 def find_hash(text: str) -> Extracted | None:

@@ -7,7 +7,7 @@ from jobs.grading.extraction import answer_part, find_boxed, find_hash, find_las
 from jobs.grading.outcome import FAILED, Grade, judged, without_answer
 
 _NUMBER = re.compile(r"([-+]?)(\d*\.?\d+|\d+\.)(?:/(\d+))?")
-_FRACTION = re.compile(r"([-+]?)\\[dt]?frac\{?(\d+)\}?\{?(\d+)\}?")
+_FRACTION = re.compile(r"([-+]?)\\[dt]?frac\s*(?:\{(\d+)\}|(\d))\s*(?:\{(\d+)\}|(\d))")
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?!\d)(?!,)")
 _MAX_NUMBER_CHARS = 120
 
@@ -23,7 +23,7 @@ def number(text: str) -> Fraction | None:
     if _THOUSANDS.match(text):
         text = text.replace(",", "")  # `1,000` is a number, `1,2` isn't
     if match := _FRACTION.fullmatch(text):
-        sign, above, below = match[1], match[2], match[3]
+        sign, above, below = match[1], match[2] or match[3], match[4] or match[5]
     elif match := _NUMBER.fullmatch(text):
         sign, above, below = match[1], match[2], match[3] or "1"
     else:
@@ -35,8 +35,8 @@ def number(text: str) -> Fraction | None:
 
 
 def _keep_numeric(match: re.Match[str]) -> str:
-    """`\\text{42}` is the number; `\\text{ dollars}` is a unit."""
-    return match[1] if re.search(r"\d", match[1]) else ""
+    """`\\text{42}` is the number; `\\text{ dollars}` is a unit; and `3\\text{ or }5` is no number at all."""
+    return match[1] if re.search(r"\d", match[1]) else " "
 
 
 def grade_number(

@@ -13,6 +13,7 @@ from cluster.work import Arrived, Done, Ended, Event, Lost, Shard, Task
 from tiercache.errors import ModelError, ResourceError
 from tiercache.model_spec import ModelSpec
 from tiercache.policy import parse_policy
+from tiercache.rendering import Rendering
 from tiercache.requests import Sampling
 
 OPTIONS = WorkerOptions(model=ModelSpec(id="reasoner"), device="cpu", threads=1)
@@ -43,7 +44,7 @@ class FakePool(RayPool):
 
 def shard(name: str, *keys: str) -> Shard:
     tasks = tuple(Task(key, f"prompt of {key}", seed) for seed, key in enumerate(keys))
-    return Shard(name, parse_policy("full"), Sampling(), False, None, tasks)
+    return Shard(name, parse_policy("full"), Sampling(), Rendering(), tasks)
 
 
 def drain(pool: RayPool, shards: list[Shard]) -> list[Event]:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from db.intervals import paired_difference, wilson
+from db.intervals import normal, paired_difference, wilson
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,13 @@ def test_paired_difference_is_antisymmetric_and_shrinks():
     assert low < delta < high
     _, wide_low, wide_high = paired_difference(1, 0, 10)
     assert wide_high - wide_low > high - low
+
+
+def test_the_interval_of_a_mean():
+    values = [0.2, 0.5, 0.9, 0.4]
+    found = normal(sum(values), sum(v * v for v in values), 4, 0.0, 1.0)
+    mean, half = 0.5, 1.959964 * (0.26 / 3 / 4) ** 0.5
+    assert found == pytest.approx((mean, mean - half, mean + half), abs=1e-6)
+    assert normal(0.4, 0.16, 1, 0.0, 1.0) == (0.4, 0.0, 1.0)
+    assert normal(1.98, 1.9602, 2, 0.0, 1.0)[2] <= 1.0
+    assert normal(0.0, 0.0, 0, 0.0, 1.0) is None

@@ -131,3 +131,23 @@ def test_change_token_without_tables(tmp_path):
     engine = open_engine(str(tmp_path / "empty.db"), read_only=True)
     assert queries.change_token(engine) == -1
     engine.dispose()
+
+
+def test_part_marks_count_by_their_score(writer, make_sample, make_cell):
+    writer.register_sweep("s", "s", {}, {}, [make_cell(name, 4) for name in "ab"])
+    scores = {"a": [1.0, 0.5, 0.25, 0.25], "b": [1.0, 0.0, 0.25, 0.75]}
+    for name, values in scores.items():
+        writer.record(
+            [
+                make_sample(name, problem=str(i), outcome="correct" if score == 1 else "wrong", score=score)
+                for i, score in enumerate(values)
+            ]
+        )
+    first, second = queries.cell_summaries(writer.engine, "s")
+    assert (first.accuracy, second.accuracy, first.correct) == (0.5, 0.5, 1)
+    assert first.accuracy_low < 0.5 < first.accuracy_high
+    assert (first.accuracy_low, first.accuracy_high) != pytest.approx(wilson(1, 4))
+    delta = queries.paired_deltas(writer.engine, "a", ["b"])["b"]
+    assert (delta.delta, delta.gained, delta.lost) == (0.0, 0, 0)
+    assert delta.low == pytest.approx(-delta.high)
+    assert delta.high > 0.3

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from jobs.benchmarks.base import Benchmark, parse_benchmarks, registry
+from jobs.benchmarks.base import Benchmark
+from jobs.benchmarks.catalog import parse_benchmarks, registry
 from tiercache.errors import BenchmarkError
 
 ROWS = [
@@ -51,9 +52,9 @@ def test_chain_problems_are_reproducible_and_gradable(difficulty: str) -> None:
     assert [problem.id for problem in large.load()] == sorted(problem.id for problem in large.load())
     for problem in large.load():
         assert len(problem.reference) == 4
-        assert large.grade(problem, problem.meta["chain"], "eos").outcome == "correct"
+        assert large.grade(problem.reference, problem.meta["chain"], "eos").outcome == "correct"
         wrong = f"#### {(int(problem.reference) + 1) % 10_000:04d}"
-        assert large.grade(problem, wrong, "eos").outcome == "wrong"
+        assert large.grade(problem.reference, wrong, "eos").outcome == "wrong"
 
 
 def test_longest_chains_fit_the_default_limit() -> None:
@@ -138,26 +139,14 @@ def test_folder_without_data_and_binary_file(tmp_path: Path) -> None:
         one(tmp_path / "x").load()
 
 
-def test_an_unreachable_hub_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_hub_names_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import datasets
+
+    monkeypatch.setenv("TIERCACHE_DATA", str(tmp_path))
 
     def refuse(*args: object, **keywords: object) -> None:
         raise ConnectionError("no route")
 
     monkeypatch.setattr(datasets, "load_dataset", refuse)
-    with pytest.raises(BenchmarkError, match=r"(?s)no route.*load_dataset.*--data"):
+    with pytest.raises(BenchmarkError, match=r"(?s)no route.*tiercache prepare gsm8k.*--data"):
         one().load()
-
-
-def test_rows_of_the_hub_are_those_of_a_file(monkeypatch: pytest.MonkeyPatch, jsonl: Jsonl) -> None:
-    import datasets
-
-    asked: list[object] = []
-
-    def answer(*args: object, **keywords: object) -> list[dict[str, str]]:
-        asked.append((args, keywords))
-        return ROWS
-
-    monkeypatch.setattr(datasets, "load_dataset", answer)
-    assert one().revision == one(jsonl(ROWS)).revision
-    assert asked == [(("openai/gsm8k", "main"), {"split": "test"})]

@@ -64,7 +64,7 @@ def test_wrong_specs(run: Run, tmp_path: Path, command: str, text: str, word: st
         (["run", "nope.yaml"], ["nope.yaml: no such file"]),
         (["run", "ok.yaml", "--db", "mysql://x/y"], ["mysql"]),
         (["run", "ok.yaml", "--db", ""], ["empty"]),
-        (["run", "gsm.yaml", "--data", "nowhere"], ["nowhere: no such file", "load_dataset"]),
+        (["run", "gsm.yaml", "--data", "nowhere"], ["nowhere: no such file", "tiercache prepare gsm8k"]),
         (["run", "gguf.yaml"], ["gone.gguf", "no such GGUF file"]),
         (["run", "ok.yaml", "--n", "0"], ["--n"]),
         (["plan", "ok.yaml", "--n", "2000000"], ["benchmarks[0].n"]),
@@ -101,7 +101,7 @@ def test_shipped_sweeps_can_be_planned(run: Run, path: Path) -> None:
 
 
 def test_lists_name_everything(run: Run) -> None:
-    from jobs.benchmarks.base import registry
+    from jobs.benchmarks.catalog import registry
     from tiercache.policy import PRESETS
     from tiercache.shapes import KNOWN
 

@@ -28,6 +28,7 @@ from tiercache.diagnostics.values import MEANING, Diagnostics
 from tiercache.errors import SpecError
 from tiercache.model_spec import ModelSpec
 from tiercache.policy import parse_policy
+from tiercache.rendering import Rendering
 from tiercache.requests import Sampling
 
 
@@ -184,7 +185,7 @@ def test_a_real_worker_measures_and_changes_nothing() -> None:
     tasks = tuple(Task(f"{p.id}#0", p.prompt, seed=i) for i, p in enumerate(problems))
     policy = parse_policy({"name": "h2o", "budget": 0.5, "pin_prompt": True})
     plain, measured = (
-        list(worker.run(Shard("x", policy, Sampling(max_new_tokens=60), False, None, tasks, diagnostics=each)))
+        list(worker.run(Shard("x", policy, Sampling(max_new_tokens=60), Rendering(), tasks, diagnostics=each)))
         for each in (False, True)
     )
     texts = [

@@ -8,7 +8,7 @@ import pytest
 import typer.main
 import yaml
 
-from jobs.benchmarks.base import registry
+from jobs.benchmarks.catalog import registry
 from jobs.cli import app
 from jobs.spec import ClusterSpec, EngineSpec, SamplingOverrides, Sweep, parse_sweep
 from tiercache.footprint import footprint

@@ -9,7 +9,7 @@ import pytest
 
 from cluster.fake import FakeWorker, Script
 from cluster.pool import InlinePool, Pool, WorkerOptions
-from jobs.benchmarks.base import parse_benchmarks
+from jobs.benchmarks.catalog import parse_benchmarks
 from jobs.coordinator import SweepResult, run_sweep
 from jobs.foresight import foresee
 from jobs.grid import Cell, expand

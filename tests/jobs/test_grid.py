@@ -144,5 +144,5 @@ def test_folder_without_weights_and_local_revision_are_refused(sweep_data: Data,
 
 
 def test_missing_data_file_names_the_command(sweep_data: Data) -> None:
-    with pytest.raises(BenchmarkError, match=r"(?s)benchmarks\[0\].*no such file.*load_dataset.*--data"):
+    with pytest.raises(BenchmarkError, match=r"(?s)benchmarks\[0\].*no such file.*tiercache prepare gsm8k.*--data"):
         cells(sweep_data, benchmarks=[{"name": "gsm8k", "data": "nowhere.jsonl"}])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from jobs.benchmarks.base import registry
+from jobs.benchmarks.catalog import registry
 from jobs.spec import ClusterSpec, EngineSpec, SamplingOverrides, Sweep, parse_sweep
 from tiercache.catalog import SIGNALS
 from tiercache.footprint import footprint
@@ -74,7 +74,7 @@ def test_every_field_of_a_sweep_is_documented(heading: str, model: Any) -> None:
 
 @pytest.mark.parametrize("name", registry())
 def test_every_option_of_a_benchmark_is_documented(name: str) -> None:
-    section = SWEEPS.split(f"\n`{name}`: ", 1)[1].split("\n\n", 2)[1]
+    section = PAGES["docs/benchmarks.md"].split(f"\n`{name}`: ", 1)[1].split("\n\n", 2)[1]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines()[2:]]
     kind = registry()[name].options_type
     assert {row[0].strip("`") for row in rows} == set(kind.model_fields)

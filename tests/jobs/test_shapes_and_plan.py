@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jobs.benchmarks.base import parse_benchmarks
+from jobs.benchmarks.catalog import parse_benchmarks
 from jobs.plan import Plan, plan_sweep, sequence_bytes
 from jobs.spec import load_sweep, parse_sweep
 from tiercache.errors import ModelError

@@ -1,9 +1,10 @@
 r"""Known answers for the graders; each line of the table is a way that someone's evaluation went wrong."""
 
+import re
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.grading import answer_part, find_boxed, find_hash, grade_digits, grade_number, number
@@ -29,6 +30,13 @@ BOXES = [
     (r"\boxed{3} but then \boxed{12", "3"),
     (r"\boxed{", None),
     ("\\boxed{a\\", None),
+    ("\\\\boxed{5}", "5"),  # escaped twice
+    (r"\boxed{\boxed{5} 6", "5"),
+    (r"\boxed{\boxed{} 6}", r"\boxed{} 6"),
+    (r"\boxed{5}} \boxed{6", "5"),
+    (r"\boxed 1,000, \fbox{", "1,000"),
+    (r"\boxed{5} \boxed B", "B"),
+    (r"\boxed{5} \boxed Bee", "5"),
     ("", None),
 ]
 
@@ -47,6 +55,31 @@ def test_a_balanced_box_is_found_whole_whatever_precedes_it(inner: str, before: 
     assert found.value == content.strip()
 
 
+def _boxes_one_by_one(text: str) -> str | None:
+    """The definition, in quadratic time: for each box, from the last, the text up to the brace that closes it."""
+    for start in reversed([match.end() for match in re.finditer(r"\\(?:boxed|fbox)(?![A-Za-z])\s*(?=\{)", text)]):
+        depth, at = 0, start
+        while at < len(text):
+            depth += (text[at] == "{") - (text[at] == "}")
+            if depth == 0:
+                break
+            at += 2 if text[at] == "\\" else 1
+        if at < len(text) and text[start + 1 : at].strip():
+            return text[start + 1 : at].strip()
+    return None
+
+
+PARTS = ["\\boxed{", "\\boxed", "\\fbox {", "\\boxedly{", "{", "}", "}", "\\", "\\\\", "a", " ", "\\{", "\\}", "\n"]
+
+
+@settings(max_examples=500)
+@given(st.lists(st.sampled_from(PARTS), max_size=14).map("".join))
+def test_one_pass_finds_what_the_definition_says(text: str) -> None:
+    found = find_boxed(text)
+    assert (found.value if found else None) == _boxes_one_by_one(text)
+    assert found is None or text[: found.end].endswith("}")
+
+
 @given(st.text(alphabet="\\boxed{}# 123</think>$,.", max_size=60), st.sampled_from(["eos", "length", "error"]))
 def test_graders_accept_any_text(text: str, reason: str) -> None:
     assert grade_number(text, "12", reason).outcome in {"correct", "wrong", "no_answer", "truncated", "failed"}
@@ -55,6 +88,11 @@ def test_graders_accept_any_text(text: str, reason: str) -> None:
 
 
 NUMBERS = [
+    (r"3\text{ or }5", None),
+    (r"1\text{ and }5", None),
+    (r"\frac123", None),
+    (r"\frac12", Fraction(1, 2)),
+    (r"\frac{12}3", 4),
     ("1,000", 1000),
     ("$18.00", 18),
     (r"\$18", 18),

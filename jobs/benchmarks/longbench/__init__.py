@@ -1,0 +1,1 @@
+"""LongBench (2308.14508): 21 tasks on long contexts in English, Chinese and code."""
