@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cluster.work import Diagnosed, Done, Item, Refused, Shard, ShardStats
+from cluster.work import Diagnosed, Done, Item, ModelFacts, Refused, Shard, ShardStats
 from tiercache.diagnostics.values import Diagnostics
 from tiercache.ledger import SequenceBytes
 from tiercache.requests import Completion, RunStats
@@ -42,8 +42,8 @@ class FakeWorker:
     def ready(self) -> str:
         return "fake"
 
-    def token_bytes(self) -> int:
-        return 1024
+    def facts(self) -> ModelFacts:
+        return ModelFacts(1024, "float32", (2,), 1, None, 4096, 2, 2, 32)
 
     def run(self, shard: Shard) -> Iterator[Item]:
         start = time.time()

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from cluster.work import Arrived, Ended, Event, Lost, Shard
+from cluster.work import Arrived, Ended, Event, Lost, ModelFacts, Shard
 from cluster.worker import EngineWorker
 from tiercache.errors import ModelError, ResourceError, TierCacheError
 from tiercache.model_spec import ModelSpec
@@ -47,8 +47,8 @@ class Pool(Protocol):
     def submit(self, shard: Shard) -> None:
         """Hands out a shard."""
 
-    def token_bytes(self) -> int:
-        """Bytes of one token's keys and values in the type the model was really loaded in."""
+    def facts(self) -> ModelFacts:
+        """What loading the model has told."""
 
     def poll(self, timeout_s: float) -> list[Event]:
         """News since the last call; waits for some at most `timeout_s`."""
@@ -80,10 +80,11 @@ class RayPool:
     def size(self) -> int:
         return len(self._workers)
 
-    def token_bytes(self) -> int:
+    def facts(self) -> ModelFacts:
         import ray
 
-        return int(ray.get(self._workers[0].actor.token_bytes.remote(), timeout=START_TIMEOUT_S))
+        found: ModelFacts = ray.get(self._workers[0].actor.facts.remote(), timeout=START_TIMEOUT_S)
+        return found
 
     def wants_work(self) -> bool:
         return any(len(worker.running) < QUEUED for worker in self._workers)
@@ -173,8 +174,9 @@ class InlinePool:
     def size(self) -> int:
         return 1
 
-    def token_bytes(self) -> int:
-        return int(self.worker.token_bytes())
+    def facts(self) -> ModelFacts:
+        found: ModelFacts = self.worker.facts()
+        return found
 
     def wants_work(self) -> bool:
         return not self._queue

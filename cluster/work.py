@@ -9,6 +9,27 @@ from tiercache.requests import Completion, RunStats, Sampling
 
 
 @dataclass(frozen=True)
+class ModelFacts:
+    """What only loading a model tells, kept with the sweep: it is part of the protocol.
+
+    token_bytes    keys and values of one token, in the type that the model was really loaded in.
+    eos            ids that end a sequence. Rows are never padded, so there is no pad token.
+    chat_template  first 16 hex digits of its SHA-256; None without one.
+    context        longest prompt and output together.
+    """
+
+    token_bytes: int
+    dtype: str
+    eos: tuple[int, ...]
+    bos: int | None
+    chat_template: str | None
+    context: int
+    layers: int
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True)
 class Task:
     """One sample to generate. `key` identifies it to the caller; `prompt` is text not yet rendered, and the answer
     begins with `prefix`, which the model finds written."""

@@ -1,5 +1,6 @@
 """The engine's host: a plain class. Ray turns it into an actor; tests call it directly."""
 
+import hashlib
 import os
 import platform
 import socket
@@ -7,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cluster.work import Diagnosed, Done, Item, Refused, Shard, ShardStats, Task
+from cluster.work import Diagnosed, Done, Item, ModelFacts, Refused, Shard, ShardStats, Task
 from tiercache.errors import PolicyError, ResourceError, TierCacheError
 from tiercache.model_spec import ModelSpec
 from tiercache.requests import Completion, Request
@@ -47,9 +48,22 @@ class EngineWorker:
         """Answers once the model is loaded: host and device."""
         return f"{socket.gethostname()} {_device_name(self.device)}"
 
-    def token_bytes(self) -> int:
-        """Bytes of keys and values for one token, in the type the model really was loaded in."""
-        return self.engine.loaded.geometry.token_bytes
+    def facts(self) -> ModelFacts:
+        """What loading the model has told."""
+        loaded = self.engine.loaded
+        geometry, tokenizer = loaded.geometry, loaded.tokenizer
+        template = getattr(tokenizer, "chat_template", None)
+        return ModelFacts(
+            token_bytes=geometry.token_bytes,
+            dtype=str(geometry.dtype).removeprefix("torch."),
+            eos=tuple(sorted(loaded.eos)),
+            bos=getattr(tokenizer, "bos_token_id", None),
+            chat_template=hashlib.sha256(str(template).encode()).hexdigest()[:16] if template else None,
+            context=loaded.max_context,
+            layers=geometry.layers,
+            kv_heads=geometry.kv_heads,
+            head_dim=geometry.head_dim,
+        )
 
     def run(self, shard: Shard) -> Iterator[Item]:
         """Yields each sample as it ends, then what the shard cost, then diagnostics if they are asked for."""

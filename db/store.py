@@ -14,9 +14,9 @@ from typing import Any, Literal
 from sqlalchemy import Connection, bindparam, case, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from db.schema import Base, Diagnostic, Event, Revision, Sample, Shard, Sweep
+from db.schema import Base, Cell, Diagnostic, Event, Revision, Sample, Shard, Sweep
 
-EntryKind = Literal["sample", "diagnostic", "shard", "event", "state", "grade"]
+EntryKind = Literal["sample", "diagnostic", "shard", "event", "state", "grade", "kv_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,9 @@ def store(connection: Connection, entries: Iterable[Entry]) -> int:
         connection.execute(
             update(Sweep).where(Sweep.id == values["sweep_id"]).values(state=values["state"], heartbeat_at=values["at"])
         )
+    for values in of_kind.get("kv_bytes", []):
+        unknown = (Cell.fingerprint == values["fingerprint"]) & (Cell.kv_bytes_per_token == 0)
+        connection.execute(update(Cell).where(unknown).values(kv_bytes_per_token=values["bytes"]))
     regrade(connection, of_kind.get("grade", []))
     count_up(connection)
     return new

@@ -170,6 +170,10 @@ class Writer:
         require_member("state", state, SWEEP_STATES)
         self._write([Entry("state", {"sweep_id": sweep_id, "state": state, "at": utc_now()})])
 
+    def set_kv_bytes(self, fingerprints: Sequence[str], kv_bytes_per_token: int) -> None:
+        """Say what a token takes of cells whose model wasn't known before it was loaded."""
+        self._write([Entry("kv_bytes", {"fingerprint": each, "bytes": kv_bytes_per_token}) for each in fingerprints])
+
     def regrade(self, grades: Sequence[GradeRow]) -> None:
         """Give stored generations new verdicts; failed samples, which have none, keep their outcome."""
         self._write([Entry("grade", asdict(grade)) for grade in grades])

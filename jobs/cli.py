@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobs.data_commands import prepare, regrade
+from jobs.data_commands import prepare
 from jobs.options import Data, Database, First, SpecPath, database_url, load
+from jobs.result_commands import compare, regrade
 from tiercache.errors import TierCacheError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Form(StrEnum):
     csv = "csv"
     json = "json"
     md = "md"
+    lm_eval = "lm-eval"
 
 
 def _version(wanted: bool) -> None:
@@ -140,7 +142,9 @@ def status(
 @app.command()
 def export(
     sweep: Annotated[str, typer.Argument(metavar="SWEEP|latest", help="Id or name of a sweep, or `latest`.")],
-    form: Annotated[Form, typer.Option("--format", help="csv, json or a Markdown table.")] = Form.csv,
+    form: Annotated[
+        Form, typer.Option("--format", help="csv, json, a Markdown table, or lm-evaluation-harness results.")
+    ] = Form.csv,
     db: Database = None,
 ) -> None:
     """Write a sweep's results to stdout."""
@@ -198,6 +202,7 @@ def dashboard(
 
 
 app.command()(prepare)
+app.command()(compare)
 app.command()(regrade)
 
 

@@ -11,14 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import FrameType
 from typing import Any
 
 from cluster.pool import Pool, RayPool, WorkerOptions
 from cluster.preflight import default_gpus, fitting, nodes
 from cluster.session import session
-from cluster.work import Arrived, Diagnosed, Done, Ended, Event, Refused
+from cluster.work import Arrived, Diagnosed, Done, Ended, Event, ModelFacts, Refused
 from db.connection import open_engine
 from db.diagnosed import diagnosed_keys
 from db.errors import DatabaseMissing
@@ -136,6 +136,7 @@ class _Run:
         pool = pools(self.sweep, list(cells.values()), len(samples))
         self.progress.note(f"{pool.size} worker{'s' if pool.size != 1 else ''} for {samples[0].cell.model.name}")
         fingerprints: dict[str, str] = {}
+        self._loaded(pool.facts(), list(cells.values()))
         try:
             while not queue.finished():
                 while queue.has_waiting() and pool.wants_work():
@@ -149,6 +150,13 @@ class _Run:
                 self.progress.refresh()
         finally:
             pool.close()
+
+    def _loaded(self, facts: ModelFacts, cells: Sequence[Cell]) -> None:
+        """Keeps what only loading has told: end tokens, template, types, and the bytes of models not known before."""
+        assert self.writer is not None, "the writer is open while samples arrive"
+        name = cells[0].model.name
+        self.writer.event(self.sweep_id, "model_loaded", f"{name} in {facts.dtype}", data=asdict(facts))
+        self.writer.set_kv_bytes([cell.fingerprint for cell in cells], facts.token_bytes)
 
     def _take(self, event: Event, queue: WorkQueue, cell: str, pool: Pool) -> None:
         assert self.writer is not None, "the writer is open while samples arrive"

@@ -1,11 +1,11 @@
-"""`tiercache prepare` and `tiercache regrade`: data before a sweep, verdicts after it."""
+"""`tiercache prepare`: data and models before a sweep."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from jobs.options import Data, Database, database_url
+from jobs.options import Data
 
 What = Annotated[str, typer.Argument(metavar="SPEC|BENCHMARK", help="A sweep file, or a benchmark: longbench/qasper.")]
 Out = Annotated[
@@ -44,29 +44,3 @@ def prepare(
         typer.echo(f"{found.name}: commit {found.known['revision']}\n  {found.place}")
     if out is not None:
         typer.echo(f"Runs that shall find these: export TIERCACHE_DATA={out}")
-
-
-def regrade(
-    sweep: Annotated[str, typer.Argument(metavar="SWEEP|latest", help="Id or name of a sweep, or `latest`.")],
-    db: Database = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would change; change nothing.")] = False,
-) -> None:
-    """Judge stored generations again by this version's graders. Needs neither model nor GPU."""
-    from db.queries import cell_configs, list_sweeps
-    from db.writer import Writer
-    from jobs.database import open_for_reading
-    from jobs.export import pick_sweep
-    from jobs.regrade import regrade_cells
-
-    url = database_url(db)
-    engine = open_for_reading(url)
-    chosen = pick_sweep(list_sweeps(engine), sweep)
-    moved = total = 0
-    with Writer.open(url) as writer:
-        for cell in regrade_cells(engine, writer, chosen.id, cell_configs(engine, chosen.id), dry=dry_run):
-            changes = ", ".join(f"{n} {before} → {after}" for (before, after), n in sorted(cell.moved.items()))
-            typer.echo(
-                f"{cell.benchmark} · {cell.policy}: {cell.samples} samples by {cell.grader}: {changes or 'no change'}"
-            )
-            moved, total = moved + sum(cell.moved.values()), total + cell.samples
-    typer.echo(f"{moved} of {total} verdicts {'would change' if dry_run else 'changed'}.")

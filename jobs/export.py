@@ -14,7 +14,7 @@ from tiercache.diagnostics.values import MEANING
 from tiercache.errors import SpecError
 from tiercache.strict import nearest
 
-Format = Literal["csv", "json", "md"]
+Format = Literal["csv", "json", "md", "lm-eval"]
 
 
 def pick_sweep(sweeps: Sequence[SweepInfo], wanted: str) -> SweepInfo:
@@ -47,6 +47,10 @@ def export(
     `diagnostics` by fingerprint stand beside the other numbers of a cell, where there are any; `failures` are the
     reasons of its failed samples.
     """
+    if form == "lm-eval":
+        from jobs.lm_eval.export import to_lm_eval
+
+        return json.dumps(to_lm_eval(summaries, sweep), indent=2, ensure_ascii=False) + "\n"
     found = diagnostics or {}
     if form == "md":
         return _markdown(summaries) + _failed_markdown(failed) + _diagnostic_markdown(summaries, found)

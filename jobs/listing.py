@@ -6,13 +6,17 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from jobs.benchmarks.base import ChatOptions
 from jobs.benchmarks.catalog import registry
-from jobs.plan import Plan, PlanRow
+from jobs.plan import Plan, PlanRow, gpus_for
 from jobs.report import bytes_text
 from tiercache.catalog import PRESETS, SIGNALS
 from tiercache.catalog.base import Preset
 from tiercache.policy import DEFAULT_SCORER, KNOBS
 from tiercache.shapes import FAMILIES, KNOWN
+
+HUB_OPTIONS = ("data", "revision", "unscorable")
+GPU_SIZES = (24, 80)  # GiB: a workstation's card and a server's
 
 
 def policies_table() -> Table:
@@ -66,15 +70,22 @@ def _parameters(preset: Preset) -> str:
 
 
 def benchmarks_table() -> Table:
-    """The benchmarks with their options and defaults."""
-    table = Table(title="Benchmarks", title_justify="left", box=SIMPLE_HEAD)
-    for name in ("name", "what it asks", "options", "generation"):
+    """The benchmarks with their data, options, generation in their field, and metric."""
+    table = Table(title="Benchmarks", title_justify="left", box=SIMPLE_HEAD, caption_justify="left")
+    for name in ("name", "what it asks", "options", "generation", "score"):
         table.add_column(name, overflow="fold")
     for name, kind in registry().items():
         benchmark = kind()
-        options = ", ".join(f"{key}: {_plain(value)}" for key, value in benchmark.options.model_dump().items())
+        own = benchmark.options.model_dump(exclude={"sampling"} | set(ChatOptions.model_fields))
+        options = ", ".join(f"{key}: {_plain(value)}" for key, value in own.items() if key not in HUB_OPTIONS)
         sampling = ", ".join(f"{key}: {value}" for key, value in benchmark.sampling.model_dump().items())
-        table.add_row(name, kind.summary, options, sampling)
+        repeats = f", {kind.repeats} repeats" if kind.repeats > 1 else ""
+        data = f"{kind.summary}; {benchmark.source or 'generated'}; {kind.paper}"
+        table.add_row(name, data, options or "–", sampling + repeats, kind.metric)
+    table.caption = (
+        "All take n and sampling; all but chain prompt_mode, system, think; those with a data set data, revision,\n"
+        "unscorable. docs/benchmarks.md has every option and grader."
+    )
     return table
 
 
@@ -82,19 +93,23 @@ def models_table() -> Table:
     """Models whose dimensions are known without network; any other id, folder or GGUF file works as well."""
     table = Table(title="Models known to `plan`", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("id", overflow="fold")
-    for name in ("layers", "query heads", "KV heads", "head size", "weights (bf16)", "KV per token", "context"):
+    for name in ("layers", "query heads", "KV heads", "head size", "weights (bf16)", "GPUs", "KV per token", "context"):
         table.add_column(name, justify="right")
     for name, shape in KNOWN.items():
+        weights = shape.weight_bytes
         table.add_row(
             name,
             *map(str, (shape.layers, shape.q_heads, shape.kv_heads, shape.head_dim)),
-            bytes_text(shape.weight_bytes),
+            bytes_text(weights),
+            " / ".join(str(gpus_for(weights, size * 2**30)) for size in GPU_SIZES) if weights else "–",
             bytes_text(shape.kv_bytes_per_token()),
             f"{shape.max_context:,}" if shape.max_context else "–",
         )
     table.caption = (
         "`reasoner` ships with this package. Also: a folder with config.json and safetensors, a .gguf file, or a hub\n"
-        f"id of the families {', '.join(FAMILIES)}."
+        f"id of the families {', '.join(FAMILIES)}.\n"
+        f"GPUs: of {' / '.join(map(str, GPU_SIZES))} GiB, for the weights alone in bfloat16; float32 takes twice that. "
+        "`plan` adds the cache."
     )
     table.caption_justify = "left"
     return table

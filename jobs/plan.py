@@ -145,7 +145,12 @@ def _gpus(weights: int | None, row: int, gpu_bytes: int, asked: bool) -> float |
     """GPUs for the weights and one row; None where nothing is known, or where a laptop's CPU will do."""
     if weights is None or (weights < CPU_SIZED_BYTES and not asked):
         return None
-    return float(math.ceil((weights + row) / (gpu_bytes * GPU_USABLE)))
+    return float(gpus_for(weights + row, gpu_bytes))
+
+
+def gpus_for(needed: int, gpu_bytes: int = GPU_BYTES) -> int:
+    """GPUs of that size that hold so many bytes beside activations and what the allocator keeps."""
+    return math.ceil(needed / (gpu_bytes * GPU_USABLE))
 
 
 class SequenceBytes(NamedTuple):

@@ -1,6 +1,5 @@
 """The pool on a real Ray: streams results, replaces dead actors, loses nothing. The worker is the fake one."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,6 @@ from tiercache.rendering import Rendering
 from tiercache.requests import Sampling
 
 OPTIONS = WorkerOptions(model=ModelSpec(id="reasoner"), device="cpu", threads=1)
-
-
-@pytest.fixture(scope="module")
-def ray() -> Iterator[Any]:
-    import ray
-
-    # Logical GPUs let placement be tested on a machine without any.
-    ray.init(address="local", num_cpus=4, num_gpus=2, include_dashboard=False, log_to_driver=False)
-    yield ray
-    ray.shutdown()
 
 
 class FakePool(RayPool):

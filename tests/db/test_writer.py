@@ -7,6 +7,7 @@ from sqlalchemy import func, select
 
 from db import queries
 from db.errors import StorageError
+from db.queries import cell_summaries
 from db.rows import GradeRow
 from db.schema import Event, Sample, Shard
 from db.writer import Writer
@@ -141,3 +142,11 @@ def test_two_writers_of_one_database(writer, url, tmp_path, make_cell, make_samp
         assert second.record([make_sample()]) == 1
         assert writer.record([make_sample()]) == 0
     assert {sweep.id: sweep.done for sweep in queries.list_sweeps(writer.engine)} == {"s": 1, "t": 1}
+
+
+def test_bytes_of_a_model_that_was_not_known(writer, make_cell):
+    writer.register_sweep("s", "s", {}, {}, [make_cell("new", kv_bytes_per_token=0), make_cell("known")])
+    known = {cell.fingerprint: cell.kv_bytes_per_token for cell in cell_summaries(writer.engine)}["known"]
+    writer.set_kv_bytes(["new", "known"], 77)
+    found = {cell.fingerprint: cell.kv_bytes_per_token for cell in cell_summaries(writer.engine)}
+    assert (found["new"], found["known"]) == (77, known)

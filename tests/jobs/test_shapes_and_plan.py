@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobs.benchmarks.catalog import parse_benchmarks
-from jobs.plan import Plan, plan_sweep, sequence_bytes
+from jobs.plan import Plan, gpus_for, plan_sweep, sequence_bytes
 from jobs.spec import load_sweep, parse_sweep
 from tiercache.errors import ModelError
 from tiercache.model_spec import ModelSpec
@@ -48,6 +48,13 @@ def test_cache_sizes_of_the_literature() -> None:
     large = KNOWN[DISTILL + "Llama-70B"]
     assert 8 * 4096 * large.kv_bytes_per_token() == 10 * 2**30
     assert 8 * 4096 * large.kv_bytes_per_token() * large.group == 80 * 2**30
+
+
+def test_gpus_for_the_weights() -> None:
+    """A tenth of a GPU is left to activations: 65.5 GB take three cards of 24 GiB, and one of 80."""
+    assert [gpus_for(KNOWN[DISTILL + name].weight_bytes or 0, 24 * 2**30) for name in ("Qwen-7B", "Qwen-32B")] == [1, 3]
+    assert gpus_for(KNOWN[DISTILL + "Qwen-32B"].weight_bytes or 0) == 1
+    assert gpus_for(KNOWN[DISTILL + "Llama-70B"].weight_bytes or 0) == 2
 
 
 def test_weight_bytes() -> None:
