@@ -23,13 +23,14 @@ class Script:
 
     dies    the process is killed while it works on the sample, in the first `dies[key]` attempts. Attempts are counted
             in files under `memory`, which outlives the process.
-    raises  the sample raises an exception each time. `refuses`: it is refused.
+    raises  the sample raises an exception each time. `refuses`: it is refused. `hangs`: it never ends.
     """
 
     memory: Path | None = None
     dies: Mapping[str, int] = field(default_factory=dict)
     raises: frozenset[str] = frozenset()
     refuses: frozenset[str] = frozenset()
+    hangs: frozenset[str] = frozenset()
     sample_s: float = 0.0
 
 
@@ -52,6 +53,8 @@ class FakeWorker:
             if task.key in self.script.refuses:
                 yield Refused(task.key, "refused by the script")
                 continue
+            while task.key in self.script.hangs:
+                time.sleep(0.1)
             if task.key in self.script.raises:
                 raise ValueError(f"raised at {task.key}")
             if self._attempts(task.key) < self.script.dies.get(task.key, 0):

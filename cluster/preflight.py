@@ -1,8 +1,13 @@
 """Whether the cluster can run what is asked, before anything starts. An impossible request would wait for ever."""
 
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tiercache.errors import ResourceError
+
+COUNTDOWN_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,38 @@ def fitting(available: list[Node], cpus: float, gpus: float) -> int:
             "cluster.gpus_per_actor, or add a larger node."
         )
     return total
+
+
+def await_fitting(cpus: float, gpus: Callable[[], float], wait_s: float) -> int:
+    """`fitting` on the cluster as it is, asked again until `wait_s` is over; an autoscaler is asked for a worker.
+
+    Args:
+        gpus: of a worker, which may depend on what the cluster has by then.
+
+    Raises:
+        ResourceError: no worker fits, and none did in time.
+    """
+    until = time.monotonic() + wait_s
+    said = float("-inf")
+    while True:
+        try:
+            return fitting(nodes(), cpus, gpus())
+        except ResourceError:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise
+            if time.monotonic() - said > COUNTDOWN_S:
+                said = time.monotonic()
+                print(f"waiting for resources: {left:.0f} s left", file=sys.stderr, flush=True)
+                _ask_autoscaler(cpus, gpus())
+            time.sleep(min(1.0, left))
+
+
+def _ask_autoscaler(cpus: float, gpus: float) -> None:
+    """Where there is none, this changes nothing."""
+    from ray.autoscaler.sdk import request_resources
+
+    request_resources(bundles=[{"CPU": cpus, **({"GPU": gpus} if gpus else {})}])
 
 
 def default_gpus(available: list[Node], device: str) -> float:

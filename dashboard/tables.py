@@ -17,7 +17,9 @@ STATE_MARKS = {
     "waiting": "… waiting",
     "partial": "◐ partly failed",
     "failed": "✘ failed",
+    "paused": "‖ paused",
     "interrupted": "■ interrupted",
+    "cancelled": "■ cancelled",
     "silent": "? no heartbeat",
 }
 FORMULA_STARTS = tuple("=+-@\t\r")

@@ -36,8 +36,8 @@ class SweepInfo:
     environment: dict[str, Any]
 
     def live_state(self, now: datetime | None = None) -> str:
-        """Return the state, with 'silent' for a sweep that says it runs but has lost its coordinator."""
-        if self.state == "running" and (now or utc_now()) - self.heartbeat_at > SILENT_AFTER:
+        """Return the state, with 'silent' for a sweep that says it runs or waits but has lost its coordinator."""
+        if self.state in ("running", "paused") and (now or utc_now()) - self.heartbeat_at > SILENT_AFTER:
             return "silent"
         return self.state
 

@@ -15,7 +15,7 @@ from db.errors import StorageError
 
 Outcome = Literal["correct", "wrong", "no_answer", "truncated", "failed"]
 FinishReason = Literal["eos", "length", "error"]
-SweepState = Literal["running", "finished", "interrupted", "failed"]
+SweepState = Literal["running", "paused", "finished", "interrupted", "cancelled", "failed"]
 PeakSource = Literal["ledger", "device"]
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)

@@ -79,6 +79,7 @@ class Sweep(Base):
     total_samples: Mapped[int]
     created_at: Mapped[datetime]
     heartbeat_at: Mapped[datetime]
+    control: Mapped[str | None]
 
 
 class Cell(Base):
@@ -107,6 +108,17 @@ class SweepCell(Base):
     fingerprint: Mapped[str] = mapped_column(ForeignKey("cells.fingerprint"), primary_key=True)
     position: Mapped[int]
     expected_samples: Mapped[int]
+
+
+class Lease(Base):
+    """Who computes a cell now; see `db.leases`."""
+
+    __tablename__ = "leases"
+
+    fingerprint: Mapped[str] = mapped_column(ForeignKey("cells.fingerprint"), primary_key=True)
+    holder: Mapped[str]
+    sweep_id: Mapped[str]
+    expires_at: Mapped[datetime]
 
 
 class Sample(Base):

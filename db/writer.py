@@ -96,6 +96,7 @@ class Writer:
             "total_samples": sum(cell.expected_samples for cell in cells),
             "created_at": created_at or now,
             "heartbeat_at": now,
+            "control": None,
         }
         with self._lock, self._or_storage_error("register the sweep"), self.engine.begin() as connection:
             inserted = upsert(connection, Sweep).values(clean(sweep))

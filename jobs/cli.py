@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from jobs.control_commands import cancel, pause, resume
 from jobs.data_commands import prepare
 from jobs.options import Data, Database, First, SpecPath, database_url, load
 from jobs.result_commands import compare, regrade
@@ -70,6 +71,9 @@ def run(
             "that runs on this machine, else a new one.",
         ),
     ] = None,
+    wait: Annotated[
+        float, typer.Option("--wait-for-resources", metavar="SECONDS", min=0, help="Wait for nodes to join.")
+    ] = 0.0,
     no_progress: Annotated[bool, typer.Option("--no-progress", help="No live table; log lines only.")] = False,
 ) -> None:
     """Run a sweep, or finish one: samples that are already in the database are not computed again."""
@@ -83,10 +87,13 @@ def run(
     from jobs.coordinator import run_sweep
 
     try:
-        result = run_sweep(sweep, cells, url, progress=not no_progress, address=address)
+        result = run_sweep(sweep, cells, url, progress=not no_progress, address=address, wait_s=wait)
     except KeyboardInterrupt:
         typer.echo("interrupted; finished samples are stored. Re-issue the command to continue.", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
+    if result.state == "cancelled":
+        typer.echo("cancelled; finished samples are stored. Re-issue the command to continue.", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED)
     found = _print_results(url, result.sweep_id)
     from jobs.database import dashboard_command
     from jobs.failures import advice
@@ -203,6 +210,9 @@ def dashboard(
 
 app.command()(prepare)
 app.command()(compare)
+app.command()(pause)
+app.command()(resume)
+app.command()(cancel)
 app.command()(regrade)
 
 

@@ -1,4 +1,4 @@
-"""The driver of a sweep: finds what is missing, feeds the workers, and stores each sample as it finishes.
+"""The driver of a sweep: finds what is missing, sees to it that nobody else computes it, and has it computed.
 
 All state that matters is in the database. Killing this process, an actor or a node loses only what had not finished;
 issuing the same command again computes exactly that.
@@ -11,32 +11,33 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
-from typing import Any
+from typing import Literal
 
-from cluster.pool import Pool, RayPool, WorkerOptions
-from cluster.preflight import default_gpus, fitting, nodes
+from cluster.allot import Demand, allot
+from cluster.pool import Pool, WorkerOptions
+from cluster.preflight import await_fitting, default_gpus, nodes
 from cluster.session import session
-from cluster.work import Arrived, Diagnosed, Done, Ended, Event, ModelFacts, Refused
 from db.connection import open_engine
 from db.diagnosed import diagnosed_keys
 from db.errors import DatabaseMissing
 from db.migrate import status
 from db.progress import finished_keys
 from db.writer import Writer
-from jobs.failures import GIVEN_UP
+from jobs.crew import Allot, Crew, Group, longest_first
 from jobs.foresight import foresee
 from jobs.grid import Cell, fingerprint
-from jobs.progress import Progress, make_progress
-from jobs.results import cell_row, diagnostic_row, environment, failed_row, sample_row, shard_row
+from jobs.progress import make_progress
 from jobs.spec import Sweep
-from jobs.work_queue import Sample, WorkQueue, samples_of
+from jobs.sweep_run import POLL_S, Cancelled, SweepRun
+from jobs.work_queue import CellSamples, WorkQueue
+from tiercache.shapes import shape_of
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.5
-HEARTBEAT_S = 5.0
+JOIN_S = 2.0  # between two looks at cells that another coordinator computes
+CELLS_AT_ONCE = 50  # whose finished samples are asked for in one go: that bounds memory
 
 PoolFactory = Callable[[Sweep, Sequence[Cell], int], Pool]
 
@@ -49,6 +50,7 @@ class SweepResult:
     reused: int
     computed: int
     failed: int
+    state: Literal["finished", "cancelled"] = "finished"
 
 
 def run_sweep(
@@ -58,13 +60,15 @@ def run_sweep(
     *,
     progress: bool = True,
     address: str | None = None,
+    wait_s: float = 0.0,
     pools: PoolFactory | None = None,
 ) -> SweepResult:
-    """Computes every sample of `cells` that the database lacks.
+    """Computes every sample of `cells` that the database lacks. Cells that another run computes are waited for.
 
     Args:
         progress: show a live display; otherwise a line now and then.
         address: of the Ray cluster; see `cluster.session.session`.
+        wait_s: how long to wait for a cluster that is too small as yet.
         pools: makes the workers for the cells of one model. Default: Ray actors.
 
     Raises:
@@ -75,172 +79,150 @@ def run_sweep(
         KeyboardInterrupt: Ctrl-C or SIGTERM; the sweep is marked as interrupted, finished samples are stored.
     """
     missing, reused = _missing(cells, database_url, sweep.diagnostics)
-    for note in foresee(list({sample.cell.fingerprint: sample.cell for sample in missing}.values())):
+    for note in foresee([samples.cell for samples in missing]):
         print(f"note: {note}", file=sys.stderr, flush=True)
     sweep_id = f"{_slug(sweep.name)}-{fingerprint([sweep.name, [(c.fingerprint, c.n, c.repeats) for c in cells]])[:8]}"
-    run = _Run(sweep, cells, sweep_id, make_progress(progress, cells, missing))
-    log.info("%d samples reused, %d to run", reused, len(missing))
-    if not missing:
-        run.open(database_url)
-        run.close("finished")
-    elif pools is not None:
-        run.execute(database_url, missing, pools)
-    else:
-        # Inside the session: Ray sets a handler of its own, which would end the sweep as failed.
-        with session(address), _sigterm_interrupts():
-            _preflight(sweep)
-            run.execute(database_url, missing, _ray_pool)
-    return SweepResult(sweep_id, reused, run.computed, run.failed)
+    log.info("%d samples reused, %d to run", reused, sum(map(len, missing)))
+    job = _Job(sweep, cells, sweep_id, database_url, progress)
+    if not missing or pools is not None:
+        return job.execute(missing, reused, pools or _ray_pool, _one_each)
+    # Inside the session: Ray sets a handler of its own, which would end the sweep as failed.
+    with session(address), _sigterm_interrupts():
+        _preflight(sweep, wait_s)
+        settings = sweep.cluster
+
+        def share(demands: Sequence[Demand]) -> list[int]:
+            return allot(nodes(), demands, settings.max_actors, settings.alone)
+
+        return replace(job, gpus=_gpus(sweep)).execute(missing, reused, _ray_pool, share)
 
 
-class _Run:
-    """One execution of a sweep; owner of the writer while it lasts."""
+@dataclass(frozen=True)
+class _Job:
+    """What is run, and where its results go."""
 
-    def __init__(self, sweep: Sweep, cells: Sequence[Cell], sweep_id: str, progress: Progress) -> None:
-        self.sweep, self.cells, self.sweep_id, self.progress = sweep, cells, sweep_id, progress
-        self.computed = self.failed = 0
-        self.writer: Writer | None = None
-        self._beat = 0.0
+    sweep: Sweep
+    cells: Sequence[Cell]
+    sweep_id: str
+    database_url: str
+    show: bool
+    gpus: float = 0.0  # of each worker
 
-    def open(self, database_url: str) -> Writer:
-        self.writer = Writer.open(database_url)
-        rows = [cell_row(cell) for cell in self.cells]
-        spec = self.sweep.model_dump(mode="json")
-        self.writer.register_sweep(self.sweep_id, self.sweep.name, spec, environment(), rows)
-        return self.writer
+    def execute(self, missing: list[CellSamples], reused: int, pools: PoolFactory, share: Allot) -> SweepResult:
+        progress = make_progress(self.show, self.cells, missing)
+        with Writer.open(self.database_url) as writer:
+            run = SweepRun(self.sweep, self.cells, self.sweep_id, progress, writer)
+            state: Literal["finished", "interrupted", "cancelled", "failed"] = "failed"
+            try:
+                if missing:
+                    with progress:
+                        reused += self._until_done(run, missing, pools, share)
+                state = "finished"
+            except Cancelled:
+                state = "cancelled"
+                return SweepResult(self.sweep_id, reused, run.computed, run.failed, "cancelled")
+            except KeyboardInterrupt:
+                state = "interrupted"
+                raise
+            finally:
+                run.tenancy.leave()
+                writer.set_state(self.sweep_id, state)
+        return SweepResult(self.sweep_id, reused, run.computed, run.failed)
 
-    def close(self, state: Any) -> None:
-        assert self.writer is not None, "open it first"
-        self.writer.set_state(self.sweep_id, state)
-        self.writer.close()
+    def _until_done(self, run: SweepRun, missing: list[CellSamples], pools: PoolFactory, share: Allot) -> int:
+        """Computes the cells that are free, again and again, until none is left; returns what others have computed."""
+        open_cells = {samples.cell.fingerprint: samples for samples in missing}
+        by_others = 0
+        while open_cells:
+            mine = run.tenancy.take(open_cells)
+            if not mine:
+                who = ", ".join(run.tenancy.others(open_cells))
+                run.progress.note(f"{len(open_cells)} cells are computed by {who or 'another run'}: waiting for it")
+                self._wait(run)
+                continue
+            # Between the first look and the lease somebody may have finished them.
+            left, _ = _missing([open_cells[name].cell for name in mine], self.database_url, self.sweep.diagnostics)
+            by_others += sum(len(open_cells.pop(name)) for name in mine) - sum(map(len, left))
+            if left:
+                run.compute(self._crew(left, pools, share))
+        return by_others
 
-    def execute(self, database_url: str, missing: Sequence[Sample], pools: PoolFactory) -> None:
-        self.open(database_url)
-        state = "failed"
-        try:
-            with self.progress:
-                for group in _by_model(missing):
-                    self._run_model(group, pools)
-            state = "finished"
-        except KeyboardInterrupt:
-            state = "interrupted"
-            raise
-        finally:
-            self.close(state)
+    @staticmethod
+    def _wait(run: SweepRun) -> None:
+        until = time.monotonic() + JOIN_S
+        while time.monotonic() < until:
+            time.sleep(POLL_S)
+            run.beat()
+            run.progress.refresh()
 
-    def _run_model(self, samples: list[Sample], pools: PoolFactory) -> None:
+    def _crew(self, missing: list[CellSamples], pools: PoolFactory, share: Allot) -> Crew:
         settings = self.sweep.cluster
-        queue = WorkQueue(samples, settings.shard_size, settings.max_attempts, self.sweep.diagnostics)
-        cells = {sample.cell.fingerprint: sample.cell for sample in samples}
-        self.progress.note(f"starting workers for {samples[0].cell.model.name}")
-        pool = pools(self.sweep, list(cells.values()), len(samples))
-        self.progress.note(f"{pool.size} worker{'s' if pool.size != 1 else ''} for {samples[0].cell.model.name}")
-        fingerprints: dict[str, str] = {}
-        self._loaded(pool.facts(), list(cells.values()))
-        try:
-            while not queue.finished():
-                while queue.has_waiting() and pool.wants_work():
-                    cell = queue.peek()
-                    shard = queue.next_shard()
-                    fingerprints[shard.id] = cell.fingerprint
-                    pool.submit(shard)
-                for event in pool.poll(POLL_S):
-                    self._take(event, queue, fingerprints[event.shard.id], pool)
-                self._heartbeat()
-                self.progress.refresh()
-        finally:
-            pool.close()
-
-    def _loaded(self, facts: ModelFacts, cells: Sequence[Cell]) -> None:
-        """Keeps what only loading has told: end tokens, template, types, and the bytes of models not known before."""
-        assert self.writer is not None, "the writer is open while samples arrive"
-        name = cells[0].model.name
-        self.writer.event(self.sweep_id, "model_loaded", f"{name} in {facts.dtype}", data=asdict(facts))
-        self.writer.set_kv_bytes([cell.fingerprint for cell in cells], facts.token_bytes)
-
-    def _take(self, event: Event, queue: WorkQueue, cell: str, pool: Pool) -> None:
-        assert self.writer is not None, "the writer is open while samples arrive"
-        shard = event.shard
-        if isinstance(event, Arrived):
-            item = event.item
-            if isinstance(item, Done | Refused):
-                sample = queue.arrived(shard, item.key)
-                if sample is not None:
-                    self._store(sample, item, shard.id, queue.attempt(sample))
-            elif isinstance(item, Diagnosed):
-                self.writer.record_diagnostics([diagnostic_row(cell, item)])
-            else:
-                self.writer.record_shard(shard_row(shard, cell, self.sweep_id, item, exclusive=pool.size == 1))
-                self.progress.measured(item.stats)
-        elif isinstance(event, Ended):
-            queue.ended(shard)
-        else:
-            log.warning("shard %s of cell %s: %s", shard.id, cell, event.reason)
-            self.writer.event(
-                self.sweep_id,
-                "actor_died" if event.died else "shard_failed",
-                event.reason,
-                fingerprint=cell,
-                data={"shard": shard.id, "samples": [task.key for task in shard.tasks], "blamed": event.blamed},
+        by_model: dict[str, list[CellSamples]] = {}
+        for samples in longest_first(missing):
+            by_model.setdefault(repr(samples.cell.model), []).append(samples)
+        groups = []
+        for group in by_model.values():
+            cells = [samples.cell for samples in group]
+            queue = WorkQueue(group, settings.shard_size, settings.max_attempts, self.sweep.diagnostics)
+            shape = shape_of(cells[0].model)
+            weights = shape.weights_as(cells[0].model.dtype) if shape is not None else None
+            groups.append(
+                Group(
+                    cells={cell.fingerprint: cell for cell in cells},
+                    queue=queue,
+                    make=_maker(pools, self.sweep, cells, sum(map(len, group))),
+                    cpus=settings.cpus_per_actor,
+                    gpus=self.gpus,
+                    scale=float(weights or 1),
+                )
             )
-            for sample in queue.lost(shard, event.blamed):
-                self._give_up(sample, event.reason)
-
-    def _store(self, sample: Sample, item: Done | Refused, shard_id: str, attempt: int) -> None:
-        assert self.writer is not None, "the writer is open while samples arrive"
-        if isinstance(item, Refused):
-            row = failed_row(sample, item.reason, attempt)
-            self.failed += 1
-        else:
-            row = sample_row(sample, item, shard_id, attempt)
-            self.computed += 1
-        self.writer.record([row])
-        self.progress.finished(sample.cell, row)
-
-    def _give_up(self, sample: Sample, reason: str) -> None:
-        assert self.writer is not None, "the writer is open while samples arrive"
-        attempts = self.sweep.cluster.max_attempts
-        row = failed_row(sample, f"{GIVEN_UP} {attempts} attempts; the last: {reason}", attempts)
-        self.writer.record([row])
-        self.failed += 1
-        self.progress.finished(sample.cell, row)
-
-    def _heartbeat(self) -> None:
-        assert self.writer is not None, "the writer is open while samples arrive"
-        if time.monotonic() - self._beat > HEARTBEAT_S:
-            self._beat = time.monotonic()
-            self.writer.heartbeat(self.sweep_id)
+        return Crew(groups, share)
 
 
-def _missing(cells: Sequence[Cell], database_url: str, diagnostics: bool) -> tuple[list[Sample], int]:
-    """The samples that the database lacks, and how many it has. Creates nothing.
+def _maker(pools: PoolFactory, sweep: Sweep, cells: Sequence[Cell], samples: int) -> Callable[[], Pool]:
+    return lambda: pools(sweep, cells, samples)
+
+
+def _missing(cells: Sequence[Cell], database_url: str, diagnostics: bool) -> tuple[list[CellSamples], int]:
+    """The samples of each cell that the database lacks, and how many it has. Creates nothing.
 
     Where diagnostics are asked for, a sample without them is generated again: from the same seed, and the one that is
     stored stays.
     """
-    wanted = [sample for cell in cells for sample in samples_of(cell)]
+    total = sum(cell.samples for cell in cells)
     try:
         engine = open_engine(database_url, read_only=True)
     except DatabaseMissing:
-        return wanted, 0
+        return [CellSamples(cell, range(cell.samples)) for cell in cells], 0
+    missing: list[CellSamples] = []
     try:
-        state, fingerprints = status(engine), {cell.fingerprint for cell in cells}
-        # An older version's samples are where this one's are; diagnostics came later.
-        have = finished_keys(engine, fingerprints) if state in ("ready", "old") else set()
-        if diagnostics:
-            have &= diagnosed_keys(engine, fingerprints) if state == "ready" else set()
+        state = status(engine)
+        for start in range(0, len(cells), CELLS_AT_ONCE):
+            some = cells[start : start + CELLS_AT_ONCE]
+            names = {cell.fingerprint for cell in some}
+            # An older version's samples are where this one's are; diagnostics came later.
+            have = finished_keys(engine, names) if state in ("ready", "old") else set()
+            if diagnostics:
+                have &= diagnosed_keys(engine, names) if state == "ready" else set()
+            for cell in some:
+                samples = CellSamples(cell, _lacking(cell, have) if have else range(cell.samples))
+                missing += [samples] if samples else []
     finally:
         engine.dispose()
-    missing = [s for s in wanted if (s.cell.fingerprint, s.problem.id, s.repeat) not in have]
-    return missing, len(wanted) - len(missing)
+    return missing, total - sum(map(len, missing))
 
 
-def _by_model(samples: Sequence[Sample]) -> Iterator[list[Sample]]:
-    """Groups by model, so that weights are loaded once and stay; order is kept otherwise."""
-    groups: dict[str, list[Sample]] = {}
-    for sample in samples:
-        groups.setdefault(repr(sample.cell.model), []).append(sample)
-    yield from groups.values()
+def _lacking(cell: Cell, have: set[tuple[str, str, int]]) -> Iterator[int]:
+    problems = cell.benchmark.load()
+    for repeat in range(cell.repeats):
+        for place, problem in enumerate(problems):
+            if (cell.fingerprint, problem.id, repeat) not in have:
+                yield repeat * cell.n + place
+
+
+def _one_each(demands: Sequence[Demand]) -> list[int]:
+    """Where no cluster is asked: one worker for each model."""
+    return [min(1, demand.shards) for demand in demands]
 
 
 def _worker_options(sweep: Sweep, gpus: float, cells: Sequence[Cell]) -> WorkerOptions:
@@ -257,21 +239,20 @@ def _worker_options(sweep: Sweep, gpus: float, cells: Sequence[Cell]) -> WorkerO
     )
 
 
-def _preflight(sweep: Sweep) -> int:
-    """Workers that fit the cluster; raises before anything is written if none does."""
-    available, settings = nodes(), sweep.cluster
-    gpus = settings.gpus_per_actor
-    gpus = default_gpus(available, sweep.engine.device) if gpus is None else gpus
-    return fitting(available, settings.cpus_per_actor, gpus)
+def _gpus(sweep: Sweep) -> float:
+    asked = sweep.cluster.gpus_per_actor
+    return default_gpus(nodes(), sweep.engine.device) if asked is None else asked
+
+
+def _preflight(sweep: Sweep, wait_s: float) -> None:
+    """Raises, before anything is written, if the cluster has no room for a worker, nor gets it in time."""
+    await_fitting(sweep.cluster.cpus_per_actor, lambda: _gpus(sweep), wait_s)
 
 
 def _ray_pool(sweep: Sweep, cells: Sequence[Cell], samples: int) -> Pool:
-    settings = sweep.cluster
-    gpus = settings.gpus_per_actor
-    gpus = default_gpus(nodes(), sweep.engine.device) if gpus is None else gpus
-    shards = max(1, -(-samples // settings.shard_size))
-    size = min(_preflight(sweep), settings.max_actors or shards, shards)
-    return RayPool(_worker_options(sweep, gpus, cells), size)
+    from cluster.ray_pool import RayPool
+
+    return RayPool(_worker_options(sweep, _gpus(sweep), cells), 0, sweep.cluster.stall_s)
 
 
 @contextmanager

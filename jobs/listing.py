@@ -93,7 +93,7 @@ def models_table() -> Table:
     """Models whose dimensions are known without network; any other id, folder or GGUF file works as well."""
     table = Table(title="Models known to `plan`", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("id", overflow="fold")
-    for name in ("layers", "query heads", "KV heads", "head size", "weights (bf16)", "GPUs", "KV per token", "context"):
+    for name in ("layers", "heads", "KV heads", "head size", "weights (bf16)", "GPUs", "KV per token", "context"):
         table.add_column(name, justify="right")
     for name, shape in KNOWN.items():
         weights = shape.weight_bytes

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from db.rows import SampleRow
 from jobs.grid import Cell
-from jobs.work_queue import Sample
+from jobs.work_queue import CellSamples
 from tiercache.requests import RunStats
 
 LINE_EVERY_S = 10.0
@@ -47,12 +47,12 @@ class Progress(Protocol):
 class _Tally:
     """What both displays count."""
 
-    def __init__(self, cells: Sequence[Cell], missing: Sequence[Sample]) -> None:
+    def __init__(self, cells: Sequence[Cell], missing: Sequence[CellSamples]) -> None:
         self.cells = list(cells)
         self.total = sum(cell.samples for cell in cells)
-        todo = Counter(sample.cell.fingerprint for sample in missing)
+        todo = Counter({samples.cell.fingerprint: len(samples) for samples in missing})
         self.done = Counter({cell.fingerprint: cell.samples - todo[cell.fingerprint] for cell in cells})
-        self.reused = self.total - len(missing)
+        self.reused = self.total - todo.total()
         self.fresh = self.failed = self.tokens = 0
         self.correct: Counter[str] = Counter()
         self.judged: Counter[str] = Counter()
@@ -93,7 +93,7 @@ class _Tally:
 class LineProgress:
     """For logs and pipes: a line every ten seconds."""
 
-    def __init__(self, cells: Sequence[Cell], missing: Sequence[Sample]) -> None:
+    def __init__(self, cells: Sequence[Cell], missing: Sequence[CellSamples]) -> None:
         self.tally = _Tally(cells, missing)
         self._last = time.monotonic()
 
@@ -127,7 +127,7 @@ class LineProgress:
 class LiveProgress:
     """For terminals: the cells under way, and one line for the whole."""
 
-    def __init__(self, cells: Sequence[Cell], missing: Sequence[Sample]) -> None:
+    def __init__(self, cells: Sequence[Cell], missing: Sequence[CellSamples]) -> None:
         self.tally = _Tally(cells, missing)
         self._live = Live(
             console=Console(stderr=True), get_renderable=self._render, refresh_per_second=4, transient=True
@@ -167,7 +167,7 @@ class LiveProgress:
         return Group(table, Text(tally.message, style="dim"), Text(tally.line()))
 
 
-def make_progress(live: bool, cells: Sequence[Cell], missing: Sequence[Sample]) -> Progress:
+def make_progress(live: bool, cells: Sequence[Cell], missing: Sequence[CellSamples]) -> Progress:
     """A live display where stderr is a terminal and one is wanted; lines otherwise."""
     return LiveProgress(cells, missing) if live and sys.stderr.isatty() else LineProgress(cells, missing)
 

@@ -90,6 +90,9 @@ class ClusterSpec(Strict):
     max_actors      most actors at once; null uses what the cluster has.
     shard_size      samples handed to an actor at a time: the unit of retry.
     max_attempts    how often a sample may be tried before it is recorded as failed.
+    stall_s         seconds after which a worker that has sent nothing of its shard is taken for hung and replaced. A
+                    shard sends its first sample when the shortest has ended.
+    alone           one worker a node, so that nothing else of this sweep disturbs what is measured there.
     """
 
     gpus_per_actor: Annotated[Real, Field(ge=0.0, le=64.0)] | None = None
@@ -97,6 +100,8 @@ class ClusterSpec(Strict):
     max_actors: Count | None = None
     shard_size: Count = 64
     max_attempts: Annotated[int, Field(ge=1, le=100, strict=True)] = 3
+    stall_s: Annotated[Real, Field(gt=0.0, le=604_800.0)] = 3600.0
+    alone: Annotated[bool, Field(strict=True)] = False
 
 
 class Sweep(Strict):

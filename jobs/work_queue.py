@@ -1,12 +1,15 @@
 """Which samples are still to be computed, which are out, how often each was tried. Bookkeeping: no Ray, no SQL.
 
-Invariant: every sample is waiting, out, or has been taken back once; `remaining` counts the first two.
+Invariant: every sample is waiting, out, or has been taken back once; `remaining` counts the first two. A sample waits
+as a number of eight bytes; it becomes an object when its shard is handed out.
 """
 
+from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import overload
 
 from cluster.work import Shard, Task
 from jobs.benchmarks.base import Problem
@@ -14,7 +17,7 @@ from jobs.grid import Cell, fingerprint, sample_seed
 from tiercache.requests import Sampling
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One generation to be made: a cell, one of its problems, and which repeat."""
 
@@ -37,10 +40,32 @@ def split_key(key: str) -> tuple[str, int]:
     return problem, int(repeat)
 
 
-def samples_of(cell: Cell) -> list[Sample]:
+class CellSamples(Sequence[Sample]):
+    """Samples of one cell, each as a number: repeat times problems plus the problem's place."""
+
+    def __init__(self, cell: Cell, numbers: Iterable[int]) -> None:
+        self.cell = cell
+        self._numbers = array("q", numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Sample: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "CellSamples": ...
+
+    def __getitem__(self, index: int | slice) -> "Sample | CellSamples":
+        if isinstance(index, slice):
+            return CellSamples(self.cell, self._numbers[index])
+        repeat, place = divmod(self._numbers[index], self.cell.n)
+        return Sample(self.cell, self.cell.benchmark.load()[place], repeat)
+
+
+def samples_of(cell: Cell) -> CellSamples:
     """All samples of a cell: the first repeat of every problem, then the second, ..."""
-    problems = cell.benchmark.load()
-    return [Sample(cell, problem, repeat) for repeat in range(cell.repeats) for problem in problems]
+    return CellSamples(cell, range(cell.n * cell.repeats))
 
 
 class WorkQueue:
@@ -51,24 +76,34 @@ class WorkQueue:
     """
 
     def __init__(
-        self, samples: Iterable[Sample], shard_size: int, max_attempts: int, diagnostics: bool = False
+        self, cells: Iterable[Sequence[Sample]], shard_size: int, max_attempts: int, diagnostics: bool = False
     ) -> None:
+        """cells: each cell's samples, in the order in which they are to be computed."""
         self.max_attempts = max_attempts
         self.diagnostics = diagnostics
-        self._waiting: deque[list[Sample]] = deque()
+        self._waiting: deque[Sequence[Sample]] = deque()
         self._out: dict[str, dict[str, Sample]] = {}
+        self._cells: dict[str, str] = {}
         self._attempts: dict[tuple[str, str], int] = {}
         self._issued = 0
-        by_cell: dict[str, list[Sample]] = {}
-        for sample in samples:
-            by_cell.setdefault(sample.cell.fingerprint, []).append(sample)
-        for group in by_cell.values():
+        self.remaining = 0
+        for group in cells:
             self._waiting.extend(_even(group, shard_size))
-        self.remaining = sum(len(group) for group in by_cell.values())
+            self.remaining += len(group)
 
     def attempt(self, sample: Sample) -> int:
         """The number of the attempt that this sample is in, from 1."""
         return self._attempts.get((sample.cell.fingerprint, sample.key), 0) + 1
+
+    @property
+    def waiting(self) -> int:
+        """Shards not handed out yet."""
+        return len(self._waiting)
+
+    @property
+    def shards(self) -> int:
+        """Shards waiting or out."""
+        return len(self._waiting) + len(self._out)
 
     def has_waiting(self) -> bool:
         return bool(self._waiting)
@@ -83,11 +118,12 @@ class WorkQueue:
 
     def next_shard(self) -> Shard:
         """Takes the next shard out. Call it only if `has_waiting`."""
-        group = self._waiting.popleft()
+        group = list(self._waiting.popleft())
         self._issued += 1
         cell = group[0].cell
         shard_id = fingerprint([cell.fingerprint, self._issued, [(s.key, self.attempt(s)) for s in group]])
         self._out[shard_id] = {sample.key: sample for sample in group}
+        self._cells[shard_id] = cell.fingerprint
         return Shard(
             id=shard_id,
             policy=cell.policy,
@@ -96,6 +132,10 @@ class WorkQueue:
             tasks=tuple(Task(s.key, s.problem.prompt, s.seed, s.problem.prefix) for s in group),
             diagnostics=self.diagnostics,
         )
+
+    def cell_of(self, shard: Shard) -> str:
+        """The fingerprint of the cell of a shard that is out."""
+        return self._cells[shard.id]
 
     def arrived(self, shard: Shard, key: str) -> Sample | None:
         """Takes one sample's result; None if it isn't owed (it has arrived before)."""
@@ -107,11 +147,13 @@ class WorkQueue:
     def ended(self, shard: Shard) -> None:
         """A shard has sent everything."""
         missing = self._out.pop(shard.id)
+        del self._cells[shard.id]
         assert not missing, f"a shard ended without {len(missing)} of its samples"
 
     def lost(self, shard: Shard, blamed: bool) -> list[Sample]:
         """Puts a lost shard's unfinished samples back; returns those that have used up their attempts."""
         group = list(self._out.pop(shard.id).values())
+        del self._cells[shard.id]
         if blamed:
             for sample in group:
                 place = (sample.cell.fingerprint, sample.key)
@@ -124,9 +166,24 @@ class WorkQueue:
         self.remaining -= len(given_up)
         return given_up
 
+    def recall(self) -> None:
+        """Puts back what is out, without blame: its workers were ended on purpose."""
+        for group in self._out.values():
+            if group:
+                self._waiting.appendleft(list(group.values()))
+        self._out, self._cells = {}, {}
 
-def _even(group: Sequence[Sample], size: int) -> list[list[Sample]]:
+    def drop(self, fingerprints: set[str]) -> int:
+        """Forgets waiting shards of these cells, which another coordinator computes now; returns how many samples."""
+        kept = deque(group for group in self._waiting if group[0].cell.fingerprint not in fingerprints)
+        dropped = sum(map(len, self._waiting)) - sum(map(len, kept))
+        self._waiting = kept
+        self.remaining -= dropped
+        return dropped
+
+
+def _even(group: Sequence[Sample], size: int) -> list[Sequence[Sample]]:
     """Cuts into the fewest parts of at most `size`, as even as possible: no small rest that runs alone at the end."""
     parts = -(-len(group) // size)
     bounds = [len(group) * i // parts for i in range(parts + 1)]
-    return [list(group[a:b]) for a, b in pairwise(bounds)]
+    return [group[a:b] for a, b in pairwise(bounds)]

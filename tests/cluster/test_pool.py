@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from cluster.fake import FakeWorker, Script
-from cluster.pool import RayPool, WorkerOptions
+from cluster.pool import WorkerOptions
 from cluster.preflight import Node, default_gpus, fitting
+from cluster.ray_pool import RayPool
 from cluster.work import Arrived, Done, Ended, Event, Lost, Shard, Task
 from tiercache.errors import ModelError, ResourceError
 from tiercache.model_spec import ModelSpec
@@ -21,11 +22,11 @@ OPTIONS = WorkerOptions(model=ModelSpec(id="reasoner"), device="cpu", threads=1)
 class FakePool(RayPool):
     """RayPool with actors that run the fake worker."""
 
-    def __init__(self, script: Script, size: int) -> None:
+    def __init__(self, script: Script, size: int, stall_s: float = 60.0) -> None:
         self.script = script
-        super().__init__(OPTIONS, size)
+        super().__init__(OPTIONS, size, stall_s)
 
-    def _spawn(self) -> Any:
+    def _actor(self) -> Any:
         import ray
 
         return ray.remote(FakeWorker).options(num_cpus=0.5, max_restarts=0).remote(self.script)
@@ -40,7 +41,7 @@ def drain(pool: RayPool, shards: list[Shard]) -> list[Event]:
     """Runs until every shard has ended or was lost; lost ones aren't repeated."""
     waiting, open_ids, events = list(shards), {each.id for each in shards}, []
     for _ in range(2000):
-        while waiting and pool.wants_work():
+        while waiting and pool.wants_work(len(waiting)):
             pool.submit(waiting.pop(0))
         for event in pool.poll(0.2):
             events.append(event)
@@ -72,10 +73,50 @@ def test_a_killed_actor_is_replaced_and_only_its_shard_is_to_blame(ray: Any, tmp
     try:
         events = drain(pool, [shard("a", "a1", "a2"), shard("b", "b1", "b2", "b3"), shard("c", "c1")])
         lost = [event for event in events if isinstance(event, Lost)]
-        assert [(event.shard.id, event.blamed, event.died) for event in lost] == [("b", True, True), ("c", False, True)]
-        assert keys(events) == ["a1", "a2", "b1"]
-        assert keys(drain(pool, [shard("b2", "b2", "b3"), shard("c2", "c1")])) == ["b2", "b3", "c1"]
+        assert [(event.shard.id, event.blamed, event.died) for event in lost] == [("b", True, True)]
+        assert keys(events) == ["a1", "a2", "b1", "c1"], "the last shard was not queued behind it"
+        assert keys(drain(pool, [shard("b2", "b2", "b3")])) == ["b2", "b3"]
         assert (tmp_path / "b2").read_text() == "xx", "the death really happened, and the sample was begun twice"
+    finally:
+        pool.close()
+
+
+def test_a_shard_queued_behind_a_death_is_lost_without_blame(ray: Any, tmp_path: Path) -> None:
+    pool = FakePool(Script(memory=tmp_path, dies={"a2": 1}, sample_s=0.05), 1)
+    try:
+        events = drain(pool, [shard(name, f"{name}1", f"{name}2") for name in "abcd"])
+    finally:
+        pool.close()
+    lost = [event for event in events if isinstance(event, Lost)]
+    assert [(event.shard.id, event.blamed, event.died) for event in lost] == [("a", True, True), ("b", False, True)]
+
+
+def test_a_worker_that_hangs_is_replaced(ray: Any) -> None:
+    pool = FakePool(Script(hangs=frozenset({"a2"})), 1, stall_s=1.0)
+    try:
+        events = drain(pool, [shard("a", "a1", "a2", "a3")])
+        lost = [event for event in events if isinstance(event, Lost)]
+        assert [(event.blamed, event.died) for event in lost] == [(True, True)]
+        assert "taken for hung" in lost[0].reason
+        assert keys(drain(pool, [shard("b", "b1")])) == ["b1"], "its successor works"
+    finally:
+        pool.close()
+
+
+def test_a_pool_grows_and_ends_idle_workers(ray: Any) -> None:
+    pool = FakePool(Script(sample_s=0.05), 1)
+    try:
+        assert pool.facts() is None
+        drain(pool, [shard("a", "a1")])
+        facts = pool.facts()
+        assert facts is not None
+        assert facts.token_bytes == 1024
+        pool.resize(3)
+        assert pool.size == 3
+        drain(pool, [shard(f"s{i}", f"{i}") for i in range(6)])
+        pool.resize(1)
+        assert (pool.size, pool.idle) == (1, 1)
+        assert pool.hosts == ["fake"]
     finally:
         pool.close()
 
@@ -105,8 +146,12 @@ def test_closing_frees_what_the_actors_held(ray: Any) -> None:
 
 
 def test_a_model_that_is_missing_is_the_users_error_not_rays(ray: Any) -> None:
-    with pytest.raises(ModelError, match="no folder '/no/such/model'"):
-        RayPool(WorkerOptions(model=ModelSpec(id="/no/such/model"), device="cpu"), 1)
+    pool = RayPool(WorkerOptions(model=ModelSpec(id="/no/such/model"), device="cpu"), 1)
+    try:
+        with pytest.raises(ModelError, match="no folder '/no/such/model'"):
+            drain(pool, [shard("a", "a1")])
+    finally:
+        pool.close()
 
 
 def test_preflight_compares_with_the_largest_node_not_with_the_sum() -> None:

@@ -127,7 +127,7 @@ def test_rows_name_what_is_wrong(make_sample, changes, words):
 
 
 def test_states_are_checked(writer):
-    with pytest.raises(StorageError, match=r"state='done'.*running, finished"):
+    with pytest.raises(StorageError, match=r"state='done'.*running, paused, finished"):
         writer.set_state("s", "done")
 
 

@@ -255,7 +255,7 @@ def test_options_reach_the_coordinator(run: Run, tmp_path: Path, monkeypatch: py
     filled(tmp_path / "r.db")
     asked: dict[str, Any] = {}
 
-    def fake(sweep: Any, cells: Any, url: str, *, progress: bool, address: str | None) -> Any:
+    def fake(sweep: Any, cells: Any, url: str, *, progress: bool, address: str | None, wait_s: float) -> Any:
         asked.update(sweep=sweep, cells=cells, url=url, progress=progress, address=address)
         return jobs.coordinator.SweepResult("demo-1", 0, 15, failed=asked.pop("fail", 0))
 

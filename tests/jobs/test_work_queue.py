@@ -29,8 +29,8 @@ def cells(n: int = 10, repeats: int = 1) -> list[Cell]:
 def queue_of(
     n: int = 10, shard_size: int = 4, max_attempts: int = 3, repeats: int = 1
 ) -> tuple[WorkQueue, list[Sample]]:
-    samples = [sample for cell in cells(n, repeats) for sample in samples_of(cell)]
-    return WorkQueue(samples, shard_size, max_attempts), samples
+    groups = [samples_of(cell) for cell in cells(n, repeats)]
+    return WorkQueue(groups, shard_size, max_attempts), [sample for group in groups for sample in group]
 
 
 def test_shards_are_even_and_of_one_cell() -> None:

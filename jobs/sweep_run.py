@@ -1,0 +1,167 @@
+"""One execution of a sweep: what workers send is graded, stored and shown; what is lost is tried again or given up."""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from cluster.work import Arrived, Diagnosed, Done, Ended, Event, Lost, ModelFacts, Refused
+from db.writer import Writer
+from jobs.crew import Crew, Group
+from jobs.failures import GIVEN_UP
+from jobs.grid import Cell
+from jobs.progress import Progress
+from jobs.results import cell_row, diagnostic_row, environment, failed_row, sample_row, shard_row
+from jobs.spec import Sweep
+from jobs.tenancy import Tenancy
+from jobs.work_queue import Sample
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.5
+HEARTBEAT_S = 5.0
+
+
+class Cancelled(Exception):
+    """Somebody told the sweep to end."""
+
+
+class SweepRun:
+    """Owner of the writer while a sweep runs."""
+
+    def __init__(self, sweep: Sweep, cells: Sequence[Cell], sweep_id: str, progress: Progress, writer: Writer) -> None:
+        self.sweep, self.cells, self.sweep_id, self.progress = sweep, cells, sweep_id, progress
+        self.writer = writer
+        self.tenancy = Tenancy(writer.engine, sweep_id)
+        self.computed = self.failed = 0
+        self._by_fingerprint = {cell.fingerprint: cell for cell in cells}
+        self._beat = 0.0
+        spec = sweep.model_dump(mode="json")
+        writer.register_sweep(sweep_id, sweep.name, spec, environment(), [cell_row(cell) for cell in cells])
+
+    def compute(self, crew: Crew) -> None:
+        """Until nothing is left of the crew's queues.
+
+        Raises:
+            Cancelled: somebody said so.
+        """
+        try:
+            while not crew.finished():
+                if self.tenancy.told == "pause":
+                    self._pause(crew)
+                crew.balance()
+                crew.feed()
+                for group, event in crew.poll(POLL_S):
+                    self._take(event, group, crew)
+                self._facts(crew)
+                self.beat(crew)
+                self.progress.refresh()
+        finally:
+            crew.dismiss()
+
+    def beat(self, crew: Crew | None = None) -> None:
+        """Says that this coordinator lives, keeps its cells, and hears what it is told.
+
+        Raises:
+            Cancelled: to end.
+        """
+        lost = self.tenancy.beat()
+        if lost and crew is not None:
+            dropped = sum(group.queue.drop(lost) for group in crew.groups)
+            log.warning("%d cells are computed by another coordinator now: %d samples left to it", len(lost), dropped)
+        if self.tenancy.told == "cancel":
+            raise Cancelled
+        if time.monotonic() - self._beat > HEARTBEAT_S:
+            self._beat = time.monotonic()
+            self.writer.heartbeat(self.sweep_id)
+
+    def _pause(self, crew: Crew) -> None:
+        """Hands out nothing more, takes what comes back, then gives workers and GPUs up until told to go on."""
+        self.progress.note("pausing: what runs is finished")
+        while not crew.idle():
+            for group, event in crew.poll(POLL_S):
+                self._take(event, group, crew)
+            self.beat(crew)
+            self.progress.refresh()
+            if self.tenancy.told != "pause":
+                return
+        crew.dismiss()
+        self._state("paused", "paused; `tiercache resume` goes on")
+        while self.tenancy.told == "pause":
+            time.sleep(POLL_S)
+            self.beat(crew)
+            self.progress.refresh()
+        self._state("running", "going on")
+
+    def _state(self, state: Any, note: str) -> None:
+        self.writer.set_state(self.sweep_id, state)
+        self.writer.event(self.sweep_id, state, note)
+        self.progress.note(note)
+
+    def _facts(self, crew: Crew) -> None:
+        for group in crew.groups:
+            facts = group.facts()
+            if facts is not None:
+                self._loaded(facts, group)
+
+    def _loaded(self, facts: ModelFacts, group: Group) -> None:
+        """Keeps what only loading has told: end tokens, template, types, and the bytes of models not known before."""
+        self.writer.event(self.sweep_id, "model_loaded", f"{group.name} in {facts.dtype}", data=asdict(facts))
+        self.writer.set_kv_bytes(list(group.cells), facts.token_bytes)
+        size = group.pool.size if group.pool is not None else 0
+        self.progress.note(f"{size} worker{'s' if size != 1 else ''} for {group.name}")
+
+    def _take(self, event: Event, group: Group, crew: Crew) -> None:
+        shard, queue = event.shard, group.queue
+        cell = queue.cell_of(shard)
+        if isinstance(event, Arrived):
+            item = event.item
+            if isinstance(item, Done | Refused):
+                sample = queue.arrived(shard, item.key)
+                if sample is not None:
+                    self._store(sample, item, shard.id, queue.attempt(sample))
+            elif isinstance(item, Diagnosed):
+                self.writer.record_diagnostics([diagnostic_row(cell, item)])
+            else:
+                row = shard_row(shard, cell, self.sweep_id, item, exclusive=crew.alone(item.host))
+                self.writer.record_shard(row)
+                self.progress.measured(item.stats)
+        elif isinstance(event, Ended):
+            queue.ended(shard)
+        else:
+            self._lost(event, group, cell)
+
+    def _lost(self, event: Lost, group: Group, cell: str) -> None:
+        """Every attempt is an event of the sweep's log."""
+        log.warning("shard %s of cell %s: %s", event.shard.id, cell, event.reason)
+        self.writer.event(
+            self.sweep_id,
+            "actor_died" if event.died else "shard_failed",
+            event.reason,
+            fingerprint=cell,
+            data={
+                "shard": event.shard.id,
+                "samples": [task.key for task in event.shard.tasks],
+                "blamed": event.blamed,
+            },
+        )
+        for sample in group.queue.lost(event.shard, event.blamed):
+            self._give_up(sample, event.reason)
+
+    def _store(self, sample: Sample, item: Done | Refused, shard_id: str, attempt: int) -> None:
+        if isinstance(item, Refused):
+            row = failed_row(sample, item.reason, attempt)
+            self.failed += 1
+        else:
+            row = sample_row(sample, item, shard_id, attempt)
+            self.computed += 1
+        self.writer.record([row])
+        self.progress.finished(sample.cell, row)
+
+    def _give_up(self, sample: Sample, reason: str) -> None:
+        attempts = self.sweep.cluster.max_attempts
+        row = failed_row(sample, f"{GIVEN_UP} {attempts} attempts; the last: {reason}", attempts)
+        self.writer.record([row])
+        self.failed += 1
+        self.progress.finished(sample.cell, row)
