@@ -23,10 +23,12 @@ class Script:
 
     dies    the process is killed while it works on the sample, in the first `dies[key]` attempts. Attempts are counted
             in files under `memory`, which outlives the process.
+    pids    a folder where each worker leaves a file named by its process, for whoever wants to kill it.
     raises  the sample raises an exception each time. `refuses`: it is refused. `hangs`: it never ends.
     """
 
     memory: Path | None = None
+    pids: Path | None = None
     dies: Mapping[str, int] = field(default_factory=dict)
     raises: frozenset[str] = frozenset()
     refuses: frozenset[str] = frozenset()
@@ -39,6 +41,8 @@ class FakeWorker:
 
     def __init__(self, script: Script | None = None) -> None:
         self.script = script or Script()
+        if self.script.pids is not None:
+            (self.script.pids / str(os.getpid())).touch()
 
     def ready(self) -> str:
         return "fake"

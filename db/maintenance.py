@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from sqlalchemy.schema import CreateIndex
 
 from db.connection import masked
 from db.errors import StorageError
-from db.migrate import SCRIPTS, current, head, status
+from db.migrate import SCRIPTS, Status, current, head, status
 from db.network_fs import network_filesystem
 from db.progress import SILENT_AFTER
 from db.rows import utc_now
@@ -62,23 +62,21 @@ def check(engine: Engine, spool: Spool | None = None) -> Report:
     size: int | None = None
     rows: dict[str, int] = {}
     findings: list[Finding] = []
-    steps: tuple[Callable[[Connection], Iterator[Finding]], ...] = (_place, _revision, _integrity, _tables, _sweeps)
     try:
-        facts |= {"revision": f"{current(engine) or 'none'} (this version writes {head()})"}
+        state, revision = status(engine), current(engine)
+        facts |= {"revision": f"{revision or 'none'} (this version writes {head()})"}
+        findings += _revision(state, revision)
         size = size_of(engine)
+        for step in (_place, _integrity, _tables, _sweeps):
+            with engine.connect() as connection:
+                findings += step(connection, state)
         with engine.connect() as connection:
             facts |= _facts(connection)
             rows |= {name: _count(connection, name) for name in our_tables(connection)}
     except DBAPIError as error:
-        findings.append(_unreadable(error))
-    for step in steps:
-        try:
-            with engine.connect() as connection:
-                findings += step(connection)
-        except DBAPIError as error:
-            findings.append(_unreadable(error))
+        findings.append(Finding(f"can't be read in full: {' '.join(str(error.orig).split())}", RESTORE))
     findings += _spooled(spool or Spool.beside(engine.url, None))
-    return Report(facts, size, rows, tuple(dict.fromkeys(findings)))
+    return Report(facts, size, rows, tuple(findings))
 
 
 def vacuum(engine: Engine, *, force: bool = False) -> tuple[int, int]:
@@ -153,10 +151,6 @@ def _count(connection: Connection, name: str) -> int:
     return connection.execute(select(func.count()).select_from(Base.metadata.tables[name])).scalar_one()
 
 
-def _unreadable(error: DBAPIError) -> Finding:
-    return Finding(f"can't be read in full: {' '.join(str(error.orig).split())}", RESTORE)
-
-
 def _facts(connection: Connection) -> dict[str, str]:
     if connection.dialect.name != "sqlite":
         return {"server": f"Postgres {connection.exec_driver_sql('SHOW server_version').scalar_one()}"}
@@ -166,7 +160,7 @@ def _facts(connection: Connection) -> dict[str, str]:
     return {"journal": mode, "file system": network_filesystem(path) or "local"}
 
 
-def _place(connection: Connection) -> Iterator[Finding]:
+def _place(connection: Connection, state: Status) -> Iterator[Finding]:
     facts = _facts(connection)
     if (kind := facts.get("file system", "local")) != "local":
         yield Finding(f"lies on {kind}, where locks are unreliable", "move it to a local disk, or use Postgres")
@@ -174,8 +168,7 @@ def _place(connection: Connection) -> Iterator[Finding]:
         yield Finding("is not in WAL mode: whoever reads holds up the writer", "tiercache db vacuum sets it")
 
 
-def _revision(connection: Connection) -> Iterator[Finding]:
-    state, found = status(connection.engine), current(connection.engine)
+def _revision(state: Status, found: str | None) -> Iterator[Finding]:
     if state == "empty":
         yield Finding("has no tables of tiercache", "check --db, or make them with: tiercache db upgrade --create")
     elif state == "old":
@@ -184,7 +177,7 @@ def _revision(connection: Connection) -> Iterator[Finding]:
         yield Finding(f"revision {found} is not known to this version (it writes {head()})", UPGRADE_CODE)
 
 
-def _integrity(connection: Connection) -> Iterator[Finding]:
+def _integrity(connection: Connection, state: Status) -> Iterator[Finding]:
     tables = our_tables(connection)
     if connection.dialect.name == "sqlite":
         for (line,) in connection.exec_driver_sql("PRAGMA integrity_check(10)"):
@@ -205,7 +198,7 @@ def _integrity(connection: Connection) -> Iterator[Finding]:
         )
         for (name,) in connection.execute(text(indexes), {"tables": tables}):
             yield Finding(f"index {name} is not valid", f"REINDEX INDEX {name}")
-        broken = _orphans(connection) if status(connection.engine) == "ready" else Counter()
+        broken = _orphans(connection) if state == "ready" else Counter()
     for (table, parent), n in sorted(broken.items()):
         yield Finding(
             f"{n} rows of {table} name a row of {parent} that isn't there",
@@ -224,9 +217,9 @@ def _orphans(connection: Connection) -> Counter[tuple[str, str]]:
     return +found
 
 
-def _tables(connection: Connection) -> Iterator[Finding]:
+def _tables(connection: Connection, state: Status) -> Iterator[Finding]:
     """Tables, columns, keys and indexes against what the code declares; what is there besides is nobody's harm."""
-    if status(connection.engine) != "ready":
+    if state != "ready":
         return
     for difference in compare_metadata(MigrationContext.configure(connection), Base.metadata):
         if isinstance(difference, tuple) and str(difference[0]).startswith("add_"):
@@ -249,7 +242,7 @@ def _running(connection: Connection) -> list[tuple[str, str, bool]]:
     return [(id, name, utc_now() - beat > SILENT_AFTER) for id, name, beat in found]
 
 
-def _sweeps(connection: Connection) -> Iterator[Finding]:
+def _sweeps(connection: Connection, state: Status) -> Iterator[Finding]:
     for id, name, silent in _running(connection):
         if silent:
             yield Finding(f"sweep {name} ({id}) says that it runs, but has no heartbeat", RUN_AGAIN)
@@ -265,8 +258,8 @@ def _sweeps(connection: Connection) -> Iterator[Finding]:
         .group_by(Sweep.name, Sweep.id, Sweep.state)
         .order_by(Sweep.name, Sweep.id)
     )
-    for name, id, state, cells, samples in connection.execute(statement):
-        yield Finding(f"sweep {name} ({id}, {state}) lacks {samples} samples of {cells} cells", RUN_AGAIN)
+    for name, id, ended, cells, samples in connection.execute(statement):
+        yield Finding(f"sweep {name} ({id}, {ended}) lacks {samples} samples of {cells} cells", RUN_AGAIN)
 
 
 def _spooled(spool: Spool) -> Iterator[Finding]:

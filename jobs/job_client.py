@@ -50,11 +50,12 @@ def clean_url(address: str) -> str:
     Raises:
         ResourceError: it is something else, such as Ray's own `auto` or `ray://`, or holds a password.
     """
-    parts = urlsplit(address if "://" in address else f"http://{address}")
     try:
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and ("://" in address or bool(parts.port))
-    except ValueError:  # a port that isn't one
-        good = False
+        parts = urlsplit(address if "://" in address else f"http://{address}")
+        named = parts.port or "://" in address
+    except ValueError:  # a port or a bracket that isn't one
+        parts, named = urlsplit(""), False
+    good = parts.scheme in ("http", "https") and bool(parts.hostname) and named
     if "@" in parts.netloc:
         raise ResourceError("address: holds a user or a password; Ray takes a token, from ~/.ray/auth_token.")
     if not good:
@@ -112,8 +113,8 @@ _START = (
 
 def _reason(problem: Exception) -> str:
     """The innermost cause, without the addresses of objects in it."""
-    inner = problem.args[0] if problem.args else problem
-    return str(getattr(inner, "reason", inner)).rpartition(": ")[2][:200]
+    cause = getattr(problem.args[0] if problem.args else None, "reason", None)
+    return str(cause).rpartition(": ")[2][:200] if cause else "what listens there isn't a web server"
 
 
 @contextmanager

@@ -23,14 +23,19 @@ class Tenancy:
 
     def __init__(self, engine: Engine, sweep_id: str) -> None:
         self._engine, self._sweep_id = engine, sweep_id
-        self.holder = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
+        self.holder = ":".join((socket.gethostname(), _namespace(), str(os.getpid()), uuid.uuid4().hex[:6]))
         self._held: set[str] = set()
         self._beat = 0.0
         self._told: Control | None = None
 
     def take(self, fingerprints: Iterable[str]) -> set[str]:
         """Those of the cells that nobody else computes: they are this run's now."""
-        found = acquire(self._engine, fingerprints, self.holder, self._sweep_id)
+        names = set(fingerprints)
+        for holder in self.others(names):
+            if _gone(holder):
+                log.info("cells of %s are free: that process has ended", holder)
+                release(self._engine, holder)
+        found = acquire(self._engine, names, self.holder, self._sweep_id)
         self._held |= found
         return found
 
@@ -64,3 +69,25 @@ class Tenancy:
         except DBAPIError:
             log.warning("the database is away: its leases end by themselves")
         self._held = set()
+
+
+def _namespace() -> str:
+    """Where process numbers mean the same; containers on one host may each have their own."""
+    try:
+        return os.readlink("/proc/self/ns/pid").rpartition("[")[2].rstrip("]")
+    except OSError:
+        return "-"
+
+
+def _gone(holder: str) -> bool:
+    """Whether a holder was a process of this machine that has ended: its leases need not run out first."""
+    host, namespace, number, _ = [*holder.split(":"), "", "", ""][:4]
+    if (host, namespace) != (socket.gethostname(), _namespace()) or not number.isdigit():
+        return False
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False

@@ -34,7 +34,7 @@ class ArcChallenge(FileBenchmark):
 
     @property
     def grader(self) -> str:
-        return "choice/1"
+        return "choice/2"
 
     def config(self) -> dict[str, Any]:
         return {**super().config(), "instruction": INSTRUCTION}

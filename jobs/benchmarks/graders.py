@@ -121,7 +121,7 @@ GRADERS: dict[str, Grader] = {
     ),
     "choice": Grader(
         "the letter of a choice",
-        "choice/1",
+        "choice/2",
         lambda o, r, f, t: grade_choice(o, r, f, choices="ABCDEFGHIJ", thinking_open=t),
         lambda r: f"Answer: {r}",
         _one,

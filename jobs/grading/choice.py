@@ -22,7 +22,7 @@ _LETTER = rf"{_OPEN}(?:([A-Z])(?={_LINE_END}|{_CLOSE}|{_GOES_ON})|([a-z])(?=\.?{
 _PHRASE = (
     r"(?i:\b(?:(?<!wrong )(?<!incorrect )answer|(?:correct|right|best|final) (?:option|choice))(?: option| choice)?"
     r"[\s*_]{0,8}(?:[:=]|(?:is|would be|should be|must be)\b)[\s:*_]{0,8}"
-    r"(?:(?:most likely|likely|clearly|therefore|thus|the|option|choice|letter)\s{1,3}){0,3})"
+    r"(?:(?:most likely|likely|clearly|indeed|definitely|therefore|thus|the|option|choice|letter)\s{1,3}){0,3})"
 )
 
 _FIRST = re.compile(_LETTER)

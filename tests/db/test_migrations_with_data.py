@@ -41,8 +41,9 @@ def tables_of(engine):
 
 def fill(engine, rows=ROWS, **texts):
     """Put rows into every table, made from the types of its columns alone."""
+    tables = tables_of(engine)
     with engine.begin() as connection:
-        for table in tables_of(engine):
+        for table in tables:
             made = []
             for number in range(1 if table.name in SINGLE else rows):
                 made.append({column.name: value_of(engine, column, number, made, texts) for column in table.columns})
@@ -63,7 +64,7 @@ def value_of(engine, column, number, made, texts):
         return number % 2 == 0
     if isinstance(kind, sa.Integer):
         return number + (1 if column.primary_key else 2**40)
-    if isinstance(kind, sa.Numeric):
+    if isinstance(kind, sa.Float | sa.Numeric):
         return number + 0.1
     if isinstance(kind, sa.JSON):
         return {"repeats": ROWS + 1, "text": "ü\n'\"", "list": [None, number, 0.1]}

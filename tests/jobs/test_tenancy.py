@@ -1,5 +1,7 @@
 """Two runs of one sweep, and what a run is told meanwhile."""
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -102,6 +104,23 @@ def test_a_dead_coordinators_cells_are_taken_over(url: str) -> None:
     assert results[0].computed == 30
     events = [event.message for event in list_events(engine, results[0].sweep_id)]
     assert not any("lost" in message for message in events)
+
+
+def test_a_killed_process_of_this_machine_holds_nothing(url: str) -> None:
+    start(url, [])[0].join()
+    engine = open_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("delete from samples"))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    mine = tenancy.Tenancy(engine, "t").holder.split(":")
+    names = [cell.fingerprint for cell in expand(parse_sweep(SWEEP))]
+    acquire(engine, names, ":".join((*mine[:2], str(ended.pid), "abc")), "t", timedelta(hours=1))
+    started = time.monotonic()
+    thread, results = start(url, [], sample_s=0)
+    thread.join()
+    assert results[0].computed == 30
+    assert time.monotonic() - started < 30
 
 
 def test_cells_that_another_took_are_left_to_it(url: str) -> None:

@@ -22,6 +22,7 @@ FOUND = [
     (r"So $\boxed{B}$, no, $\boxed{\mathrm{D}}$.", "D", "boxed"),
     (r"\boxed{B}. Answer: C", "B", "boxed"),
     (r"The mass is \boxed{42}. Answer: C", "C", "stated"),
+    ("The answer is indeed D. 98 F.", "D", "stated"),
     ("The answer is (C).", "C", "stated"),
     ("The answer is C", "C", "stated"),
     ("The answer is C because plants need light.", "C", "stated"),
