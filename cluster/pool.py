@@ -104,7 +104,7 @@ class InlinePool:
         try:
             events.extend(Arrived(shard, item) for item in self.worker.run(shard))
         except Exception as error:  # whatever a worker raises, the pool reports it as a loss, as Ray's does
-            return [*events, Lost(shard, first_line(error), blamed=True, died=False)]
+            return [*events, Lost(shard, first_line(error), True, "shard_failed")]
         return [*events, Ended(shard)]
 
     def close(self) -> None:

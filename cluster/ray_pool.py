@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cluster.pool import WorkerOptions, first_line
-from cluster.work import Arrived, Ended, Event, Lost, ModelFacts, Shard
+from cluster.work import Arrived, Ended, Event, LossKind, Lost, ModelFacts, Shard
 from cluster.worker import EngineWorker
 from tiercache.errors import ModelError, ResourceError, TierCacheError
 from tiercache.model_spec import ModelSpec
@@ -158,10 +158,10 @@ class RayPool:
         except RayActorError as death:
             log.warning("an actor died and is replaced: %s", first_line(death))
             # A node that was taken away with notice says nothing against the sample.
-            return self._lose(worker, first_line(death), blamed=not getattr(death, "preempted", False))
+            return self._lose(worker, first_line(death), "preempted" if _preempted(death) else "actor_died")
         except RayTaskError as error:
             worker.running.popleft()
-            return [Lost(shard, first_line(error.cause or error), blamed=True, died=False)]
+            return [Lost(shard, first_line(error.cause or error), True, "shard_failed")]
 
     def _late(self) -> list[Event]:
         """Workers that hang are replaced; raises where none has started for too long."""
@@ -171,18 +171,18 @@ class RayPool:
             if worker.running and now - worker.since > self.stall_s:
                 reason = f"nothing came of this shard for {self.stall_s:g} s (cluster.stall_s): taken for hung"
                 log.warning("a worker hangs and is replaced: %s", reason)
-                events += self._lose(worker, reason, blamed=True)
+                events += self._lose(worker, reason, "stalled")
         if self._facts is None and self._workers and now - self._born > START_TIMEOUT_S:
             raise ResourceError(
                 f"cluster: no worker for '{self.options.model.id}' has started in {START_TIMEOUT_S:.0f} s."
             )
         return events
 
-    def _lose(self, worker: _Worker, reason: str, blamed: bool) -> list[Event]:
+    def _lose(self, worker: _Worker, reason: str, kind: LossKind) -> list[Event]:
         """All that a worker had is lost; only the first shard was running."""
         lost = [shard for _, shard in worker.running]
         self._replace(worker)
-        return [Lost(each, reason, blamed=blamed and index == 0, died=True) for index, each in enumerate(lost)]
+        return [Lost(each, reason, kind != "preempted" and index == 0, kind) for index, each in enumerate(lost)]
 
     def _replace(self, worker: _Worker) -> None:
         import ray
@@ -205,6 +205,11 @@ class RayPool:
             runtime_env={"env_vars": {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}},
         )
         return actor.remote(o.model, o.device, o.max_batch, o.hbm_kv_budget, o.prefill_chunk, o.threads, o.gpus)
+
+
+def _preempted(death: BaseException) -> bool:
+    """Whether the actor's node was drained with notice; a property that not every version's error has."""
+    return bool(getattr(death, "preempted", False))
 
 
 @dataclass(frozen=True)

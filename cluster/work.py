@@ -1,11 +1,14 @@
 """What is handed to an engine and what comes back: plain data that crosses process boundaries. No torch here."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from tiercache.diagnostics.values import Diagnostics
 from tiercache.policy import Policy
 from tiercache.rendering import Rendering
 from tiercache.requests import Completion, RunStats, Sampling
+
+LossKind = Literal["actor_died", "preempted", "stalled", "shard_failed"]
 
 
 @dataclass(frozen=True)
@@ -121,13 +124,17 @@ class Lost:
 
     blamed  this shard was running, so its unfinished samples have used up one attempt. A shard that only waited behind
             the one to blame has not.
-    died    the actor is gone and was replaced; otherwise the shard raised an exception.
+    kind    what happened to its worker; but for `shard_failed`, an exception, it is gone and was replaced.
     """
 
     shard: Shard
     reason: str
     blamed: bool
-    died: bool
+    kind: LossKind
+
+    @property
+    def died(self) -> bool:
+        return self.kind != "shard_failed"
 
 
 Event = Arrived | Ended | Lost

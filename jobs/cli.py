@@ -13,7 +13,9 @@ import typer
 from jobs.control_commands import cancel, pause, resume
 from jobs.data_commands import prepare
 from jobs.options import Data, Database, First, SpecPath, database_url, load
+from jobs.printable import printable
 from jobs.result_commands import compare, regrade
+from jobs.submit_commands import logs, submit
 from tiercache.errors import TierCacheError
 
 if TYPE_CHECKING:
@@ -209,6 +211,8 @@ def dashboard(
 
 
 app.command()(prepare)
+app.command()(submit)
+app.command()(logs)
 app.command()(compare)
 app.command()(pause)
 app.command()(resume)
@@ -231,7 +235,7 @@ def _print_results(url: str, sweep_id: str) -> "list[Reason]":
         screen.print(table)
     found = reasons(failed_samples(engine, sweep_id))
     for line in reason_lines(found):
-        typer.echo(_printable(line))
+        typer.echo(printable(line))
     return found
 
 
@@ -264,13 +268,8 @@ def _storage_message(problem: Exception) -> str | None:
 
 
 def _fail(message: str) -> None:
-    sys.stderr.write(f"error: {_printable(message)}\n".encode("utf-8", "replace").decode())
+    sys.stderr.write(f"error: {printable(message)}\n".encode("utf-8", "replace").decode())
     sys.exit(EXIT_BAD_INPUT)
-
-
-def _printable(text: str) -> str:
-    """Terminals obey control characters; a file name, a value or an error in a message may hold some."""
-    return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from jobs.grid import Cell
 from jobs.work_queue import CellSamples, WorkQueue
 
 BALANCE_S = 5.0
+SOON_S = 0.5
 
 Allot = Callable[[Sequence[Demand]], list[int]]
 
@@ -57,9 +58,10 @@ def longest_first(cells: Sequence[CellSamples]) -> list[CellSamples]:
 class Crew:
     """Owner of all pools."""
 
-    def __init__(self, groups: Sequence[Group], allot: Allot) -> None:
+    def __init__(self, groups: Sequence[Group], allot: Allot, clock: Callable[[], float] = time.monotonic) -> None:
         self.groups = list(groups)
         self._allot = allot
+        self._clock = clock
         self._balanced = float("-inf")
 
     def finished(self) -> bool:
@@ -69,9 +71,12 @@ class Crew:
         """Nothing is out: what was handed out has come back."""
         return all(group.queue.shards == group.queue.waiting for group in self.groups)
 
-    @property
-    def workers(self) -> int:
-        return sum(group.pool.size for group in self.groups if group.pool is not None)
+    def workers(self) -> tuple[int, int, int]:
+        """How many start, work and idle."""
+        pools = [group.pool for group in self.groups if group.pool is not None]
+        starting = sum(pool.hosts.count(None) for pool in pools)
+        idle = sum(pool.idle for pool in pools)
+        return starting, sum(pool.size for pool in pools) - starting - idle, idle
 
     def alone(self, host: str) -> bool:
         """Whether a host has one worker and none starts that may be put there."""
@@ -79,14 +84,12 @@ class Crew:
         return hosts.count(host) == 1 and None not in hosts
 
     def balance(self) -> None:
-        """Grows and shrinks the pools, now and then and whenever a queue has drained."""
-        drained = any(
-            group.pool is not None and group.pool.size and not group.queue.has_waiting() and group.pool.idle
-            for group in self.groups
-        )
-        if not drained and time.monotonic() - self._balanced < BALANCE_S:
+        """Grows and shrinks the pools, now and then; soon if workers idle whose room another model could use."""
+        idle = any(group.pool is not None and group.pool.idle and not group.queue.waiting for group in self.groups)
+        wanted = idle and any(group.queue.waiting for group in self.groups)
+        if self._clock() - self._balanced < (SOON_S if wanted else BALANCE_S):
             return
-        self._balanced = time.monotonic()
+        self._balanced = self._clock()
         sizes = self._allot([group.demand() for group in self.groups])
         # What shrinks first leaves its room to what grows.
         for group, size in sorted(zip(self.groups, sizes, strict=True), key=lambda pair: pair[1] - self._size(pair[0])):

@@ -56,7 +56,7 @@ def clean_url(address: str) -> str:
     except ValueError:  # a port or a bracket that isn't one
         parts, named = urlsplit(""), False
     good = parts.scheme in ("http", "https") and bool(parts.hostname) and named
-    if "@" in parts.netloc:
+    if "@" in address:
         raise ResourceError("address: holds a user or a password; Ray takes a token, from ~/.ray/auth_token.")
     if not good:
         raise ResourceError(

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from cluster.metrics import Metrics
 from cluster.work import Arrived, Diagnosed, Done, Ended, Event, Lost, ModelFacts, Refused
+from db.rows import SampleRow
 from db.writer import Writer
 from jobs.crew import Crew, Group
 from jobs.failures import GIVEN_UP
@@ -35,7 +37,9 @@ class SweepRun:
         self.writer = writer
         self.tenancy = Tenancy(writer.engine, sweep_id)
         self.computed = self.failed = 0
-        self._by_fingerprint = {cell.fingerprint: cell for cell in cells}
+        self.metrics = Metrics()
+        self._lost_workers = 0
+        self._finished: list[SampleRow] = []  # of this turn; one transaction for all
         self._beat = 0.0
         spec = sweep.model_dump(mode="json")
         writer.register_sweep(sweep_id, sweep.name, spec, environment(), [cell_row(cell) for cell in cells])
@@ -52,13 +56,24 @@ class SweepRun:
                     self._pause(crew)
                 crew.balance()
                 crew.feed()
-                for group, event in crew.poll(POLL_S):
-                    self._take(event, group, crew)
+                self._turn(crew)
                 self._facts(crew)
-                self.beat(crew)
-                self.progress.refresh()
         finally:
             crew.dismiss()
+
+    def _turn(self, crew: Crew) -> None:
+        """Takes what has come, and writes it before anything else happens: it waits for nothing but this."""
+        try:
+            for group, event in crew.poll(POLL_S):
+                self._take(event, group, crew)
+        finally:
+            self._flush()
+        self.beat(crew)
+        self.progress.refresh()
+
+    def _flush(self) -> None:
+        finished, self._finished = self._finished, []
+        self.writer.record(finished)
 
     def beat(self, crew: Crew | None = None) -> None:
         """Says that this coordinator lives, keeps its cells, and hears what it is told.
@@ -75,15 +90,23 @@ class SweepRun:
         if time.monotonic() - self._beat > HEARTBEAT_S:
             self._beat = time.monotonic()
             self.writer.heartbeat(self.sweep_id)
+            if crew is not None:
+                self._measure(crew)
+
+    def _measure(self, crew: Crew) -> None:
+        left = {name for group in crew.groups for name in group.queue.left}
+        running = {name for group in crew.groups for name in group.queue.running()}
+        self.metrics.cells(len(left - running), len(running), len(self.cells) - len(left | running))
+        self.metrics.left(sum(group.queue.remaining for group in crew.groups))
+        starting, busy, idle = crew.workers()
+        self.metrics.actors(starting, busy, idle, self._lost_workers)
+        self.metrics.beat()
 
     def _pause(self, crew: Crew) -> None:
         """Hands out nothing more, takes what comes back, then gives workers and GPUs up until told to go on."""
         self.progress.note("pausing: what runs is finished")
         while not crew.idle():
-            for group, event in crew.poll(POLL_S):
-                self._take(event, group, crew)
-            self.beat(crew)
-            self.progress.refresh()
+            self._turn(crew)
             if self.tenancy.told != "pause":
                 return
         crew.dismiss()
@@ -122,10 +145,12 @@ class SweepRun:
                 if sample is not None:
                     self._store(sample, item, shard.id, queue.attempt(sample))
             elif isinstance(item, Diagnosed):
+                self._flush()  # a measurement refers to its sample
                 self.writer.record_diagnostics([diagnostic_row(cell, item)])
             else:
                 row = shard_row(shard, cell, self.sweep_id, item, exclusive=crew.alone(item.host))
                 self.writer.record_shard(row)
+                self.metrics.shard(row, group.name, group.cells[cell].policy.name)
                 self.progress.measured(item.stats)
         elif isinstance(event, Ended):
             queue.ended(shard)
@@ -137,7 +162,7 @@ class SweepRun:
         log.warning("shard %s of cell %s: %s", event.shard.id, cell, event.reason)
         self.writer.event(
             self.sweep_id,
-            "actor_died" if event.died else "shard_failed",
+            event.kind,
             event.reason,
             fingerprint=cell,
             data={
@@ -146,22 +171,30 @@ class SweepRun:
                 "blamed": event.blamed,
             },
         )
+        self._lost_workers += event.died
+        waiting = group.queue.waiting_samples
         for sample in group.queue.lost(event.shard, event.blamed):
             self._give_up(sample, event.reason)
+        self.metrics.lost(event.kind, again=group.queue.waiting_samples - waiting)
 
     def _store(self, sample: Sample, item: Done | Refused, shard_id: str, attempt: int) -> None:
         if isinstance(item, Refused):
             row = failed_row(sample, item.reason, attempt)
             self.failed += 1
+            self.metrics.lost("refused")
         else:
             row = sample_row(sample, item, shard_id, attempt)
             self.computed += 1
-        self.writer.record([row])
-        self.progress.finished(sample.cell, row)
+        self._keep(sample, row)
 
     def _give_up(self, sample: Sample, reason: str) -> None:
         attempts = self.sweep.cluster.max_attempts
         row = failed_row(sample, f"{GIVEN_UP} {attempts} attempts; the last: {reason}", attempts)
-        self.writer.record([row])
         self.failed += 1
+        self.metrics.lost("given_up")
+        self._keep(sample, row)
+
+    def _keep(self, sample: Sample, row: SampleRow) -> None:
+        self._finished.append(row)
+        self.metrics.sample(row, sample.cell.model.name, sample.cell.benchmark.label, sample.cell.policy.name)
         self.progress.finished(sample.cell, row)

@@ -5,7 +5,7 @@ as a number of eight bytes; it becomes an object when its shard is handed out.
 """
 
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -86,10 +86,12 @@ class WorkQueue:
         self._cells: dict[str, str] = {}
         self._attempts: dict[tuple[str, str], int] = {}
         self._issued = 0
-        self.remaining = 0
+        self.left: Counter[str] = Counter()
         for group in cells:
             self._waiting.extend(_even(group, shard_size))
-            self.remaining += len(group)
+            if group:
+                self.left[group[0].cell.fingerprint] += len(group)
+        self.remaining = self.left.total()
 
     def attempt(self, sample: Sample) -> int:
         """The number of the attempt that this sample is in, from 1."""
@@ -104,6 +106,15 @@ class WorkQueue:
     def shards(self) -> int:
         """Shards waiting or out."""
         return len(self._waiting) + len(self._out)
+
+    @property
+    def waiting_samples(self) -> int:
+        """Samples of the shards not handed out yet."""
+        return sum(map(len, self._waiting))
+
+    def running(self) -> set[str]:
+        """Cells of which a shard is out."""
+        return set(self._cells.values())
 
     def has_waiting(self) -> bool:
         return bool(self._waiting)
@@ -141,7 +152,7 @@ class WorkQueue:
         """Takes one sample's result; None if it isn't owed (it has arrived before)."""
         sample = self._out[shard.id].pop(key, None)
         if sample is not None:
-            self.remaining -= 1
+            self._settle(sample)
         return sample
 
     def ended(self, shard: Shard) -> None:
@@ -163,7 +174,8 @@ class WorkQueue:
         alone = [[sample] for sample in again if self.attempt(sample) == self.max_attempts and blamed]
         together = [sample for sample in again if [sample] not in alone]
         self._waiting.extendleft([*alone, *([together] if together else [])])
-        self.remaining -= len(given_up)
+        for sample in given_up:
+            self._settle(sample)
         return given_up
 
     def recall(self) -> None:
@@ -179,7 +191,17 @@ class WorkQueue:
         dropped = sum(map(len, self._waiting)) - sum(map(len, kept))
         self._waiting = kept
         self.remaining -= dropped
+        for name in fingerprints:
+            self.left.pop(name, None)
         return dropped
+
+    def _settle(self, sample: Sample) -> None:
+        """A sample is owed no more."""
+        self.remaining -= 1
+        name = sample.cell.fingerprint
+        self.left[name] -= 1
+        if not self.left[name]:
+            del self.left[name]
 
 
 def _even(group: Sequence[Sample], size: int) -> list[Sequence[Sample]]:

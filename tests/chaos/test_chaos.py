@@ -204,15 +204,17 @@ def _sweep_id(url: str) -> str:
 
 def _nothing_is_left(chaos: Chaos) -> None:
     import ray
-    from ray.util.state import list_actors, list_placement_groups
+    from ray._private.state import actors
+    from ray.util import placement_group_table
 
     ray.init(address=chaos.cluster.address, log_to_driver=False)
     try:
         until = time.monotonic() + 20
-        while list_actors(filters=[("state", "=", "ALIVE")]) and time.monotonic() < until:
+        while time.monotonic() < until and any(actor["State"] != "DEAD" for actor in actors().values()):
             time.sleep(0.5)
-        assert list_actors(filters=[("state", "=", "ALIVE")]) == []
-        assert [group for group in list_placement_groups() if group.state != "REMOVED"] == []
+        assert actors(), "there were some"
+        assert [actor for actor in actors().values() if actor["State"] != "DEAD"] == []
+        assert [group for group in placement_group_table().values() if group["state"] != "REMOVED"] == []
     finally:
         ray.shutdown()
     assert chaos.actors() == []

@@ -50,6 +50,7 @@ def fake(client: Any) -> Any:
         ),
         ("http://h:99999", None),
         ("http://me:pass@h:8265", None),
+        ("http://me:pass@h:x", None),
     ],
 )
 def test_addresses(given: str, expected: str | None) -> None:

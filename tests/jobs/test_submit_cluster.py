@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy import text
 
 from db.connection import open_engine
+from jobs.job_client import SWEEP_JOB
 
 SPEC = """
 name: tiny

@@ -132,8 +132,8 @@ def test_cells_that_another_took_are_left_to_it(url: str) -> None:
     with engine.begin() as connection:  # as after a silence that was longer than the lease
         connection.execute(text("update leases set holder = 'other' where fingerprint = :name"), {"name": name})
     thread.join()
-    assert results[0].computed == 20
-    assert not any("0.5" in each for each in asked)
+    assert 20 <= results[0].computed < 30, "what was out by then is finished; the rest is the other's"
+    assert sum("0.5" in each for each in asked) == results[0].computed - 20
 
 
 def test_pause_resume_cancel(url: str) -> None:
