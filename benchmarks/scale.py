@@ -3,7 +3,7 @@
     python benchmarks/scale.py [--gpus 1000] [--cells 100000] [--repeats 100] [--db URL] [--json out.json]
 
 First table: the queue, the sharing-out and the feeding of the real coordinator, over simulated workers: what it does
-for each sample, its memory, and how long workers idle. Speeds are a 7B model's on one GPU: `--shard-s` for a shard of 64
+for each sample, its memory, and how long workers idle. Speeds are a 7B model's on a GPU: `--shard-s` for a shard of 64
 samples (a batch of 64 at 30 ms a step, 4,096 tokens), `--load-s` to load. Second table: all that is done for a sample,
 grading and writing included, into a real database, in batches as they arrive; without `--db` into a SQLite file.
 Ray's own part is in neither: that takes a thousand actors.

@@ -1,9 +1,11 @@
 """Whether the cluster can run what is asked, before anything starts. An impossible request would wait for ever."""
 
+import os
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from tiercache.errors import ResourceError
 
@@ -24,6 +26,14 @@ def nodes() -> list[Node]:
 
     found = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     return [Node(resources.get("CPU", 0.0), resources.get("GPU", 0.0)) for resources in found]
+
+
+def this_machine() -> list[Node]:
+    """What a Ray started here would have, without starting it; empty where that can't be told."""
+    if sys.platform != "linux" or Path("/dev/kfd").exists() or "CUDA_VISIBLE_DEVICES" in os.environ:
+        return []  # other accelerators, or a choice that is Ray's to read
+    gpus = Path("/proc/driver/nvidia/gpus")
+    return [Node(float(os.cpu_count() or 1), float(len(list(gpus.iterdir()))) if gpus.is_dir() else 0.0)]
 
 
 def fitting(available: list[Node], cpus: float, gpus: float) -> int:
@@ -67,15 +77,15 @@ def await_fitting(cpus: float, gpus: Callable[[], float], wait_s: float) -> int:
             if time.monotonic() - said > COUNTDOWN_S:
                 said = time.monotonic()
                 print(f"waiting for resources: {left:.0f} s left", file=sys.stderr, flush=True)
-                _ask_autoscaler(cpus, gpus())
+                ask_autoscaler(cpus, gpus(), 1)
             time.sleep(min(1.0, left))
 
 
-def _ask_autoscaler(cpus: float, gpus: float) -> None:
-    """Where there is none, this changes nothing."""
+def ask_autoscaler(cpus: float, gpus: float, workers: int) -> None:
+    """Asks for room for so many workers; 0 takes it back. Where there is no autoscaler, this changes nothing."""
     from ray.autoscaler.sdk import request_resources
 
-    request_resources(bundles=[{"CPU": cpus, **({"GPU": gpus} if gpus else {})}])
+    request_resources(bundles=[{"CPU": cpus, **({"GPU": gpus} if gpus else {})}] * workers)
 
 
 def default_gpus(available: list[Node], device: str) -> float:

@@ -40,6 +40,16 @@ def session(address: str | None = None) -> Iterator[str]:
         yield where
 
 
+def starts_here(address: str | None) -> bool:
+    """Whether `session` would start a Ray on this machine.
+
+    Raises:
+        ResourceError: the address was given and nobody answers there.
+    """
+    joined = "ray" in sys.modules and sys.modules["ray"].is_initialized()
+    return not joined and _address(address) is None
+
+
 def _address(given: str | None) -> str | None:
     """Of the cluster to join; None: start one.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -67,16 +68,21 @@ def check(engine: Engine, spool: Spool | None = None) -> Report:
         facts |= {"revision": f"{revision or 'none'} (this version writes {head()})"}
         findings += _revision(state, revision)
         size = size_of(engine)
-        for step in (_place, _integrity, _tables, _sweeps):
-            with engine.connect() as connection:
-                findings += step(connection, state)
         with engine.connect() as connection:
             facts |= _facts(connection)
-            rows |= {name: _count(connection, name) for name in our_tables(connection)}
     except DBAPIError as error:
-        findings.append(Finding(f"can't be read in full: {' '.join(str(error.orig).split())}", RESTORE))
+        findings.append(_unreadable(error))
+    else:
+        for step in (_place, _integrity, _tables, _sweeps):
+            try:
+                with engine.connect() as connection:
+                    findings += step(connection, state)
+            except DBAPIError as error:
+                findings.append(_unreadable(error))
+        with contextlib.suppress(DBAPIError), engine.connect() as connection:  # said above already
+            rows |= {name: _count(connection, name) for name in our_tables(connection)}
     findings += _spooled(spool or Spool.beside(engine.url, None))
-    return Report(facts, size, rows, tuple(findings))
+    return Report(facts, size, rows, tuple(dict.fromkeys(findings)))
 
 
 def vacuum(engine: Engine, *, force: bool = False) -> tuple[int, int]:
@@ -151,6 +157,10 @@ def _count(connection: Connection, name: str) -> int:
     return connection.execute(select(func.count()).select_from(Base.metadata.tables[name])).scalar_one()
 
 
+def _unreadable(error: DBAPIError) -> Finding:
+    return Finding(f"can't be read in full: {' '.join(str(error.orig).split())}", RESTORE)
+
+
 def _facts(connection: Connection) -> dict[str, str]:
     if connection.dialect.name != "sqlite":
         return {"server": f"Postgres {connection.exec_driver_sql('SHOW server_version').scalar_one()}"}
@@ -209,11 +219,12 @@ def _integrity(connection: Connection, state: Status) -> Iterator[Finding]:
 def _orphans(connection: Connection) -> Counter[tuple[str, str]]:
     """Postgres holds what its keys say, unless rows were loaded with triggers off, as some restores do."""
     found: Counter[tuple[str, str]] = Counter()
-    for table in Base.metadata.sorted_tables:
-        for key in table.foreign_keys:
+    present = our_tables(connection)
+    for key in (key for name in present for key in Base.metadata.tables[name].foreign_keys):
+        if key.column.table.name in present:
             there = select(key.column).where(key.column == key.parent).exists()
-            lost = select(func.count()).select_from(table).where(key.parent.is_not(None), ~there)
-            found[table.name, key.column.table.name] += connection.execute(lost).scalar_one()
+            lost = select(func.count()).select_from(key.parent.table).where(key.parent.is_not(None), ~there)
+            found[key.parent.table.name, key.column.table.name] += connection.execute(lost).scalar_one()
     return +found
 
 

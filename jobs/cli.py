@@ -55,7 +55,9 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    pass
+    from jobs.logs import configure
+
+    configure()
 
 
 @app.command()

@@ -17,8 +17,8 @@ from typing import Literal
 
 from cluster.allot import Demand, allot
 from cluster.pool import Pool, WorkerOptions
-from cluster.preflight import await_fitting, default_gpus, nodes
-from cluster.session import session
+from cluster.preflight import ask_autoscaler, await_fitting, default_gpus, fitting, nodes, this_machine
+from cluster.session import session, starts_here
 from db.connection import open_engine
 from db.diagnosed import diagnosed_keys
 from db.errors import DatabaseMissing
@@ -28,6 +28,7 @@ from db.writer import Writer
 from jobs.crew import Allot, Crew, Group, longest_first
 from jobs.foresight import foresee
 from jobs.grid import Cell, fingerprint
+from jobs.logs import log_context
 from jobs.progress import make_progress
 from jobs.spec import Sweep
 from jobs.sweep_run import POLL_S, Cancelled, SweepRun
@@ -86,15 +87,20 @@ def run_sweep(
     job = _Job(sweep, cells, sweep_id, database_url, progress)
     if not missing or pools is not None:
         return job.execute(missing, reused, pools or _ray_pool, _one_each)
+    settings = sweep.cluster
+    here = this_machine() if starts_here(address) else []
+    if here:  # at once, since starting Ray takes seconds
+        fitting(here, settings.cpus_per_actor, settings.gpus_per_actor or 0.0)
     # Inside the session: Ray sets a handler of its own, which would end the sweep as failed.
     with session(address), _sigterm_interrupts():
         _preflight(sweep, wait_s)
-        settings = sweep.cluster
 
         def share(demands: Sequence[Demand]) -> list[int]:
             return allot(nodes(), demands, settings.max_actors, settings.alone)
 
-        return replace(job, gpus=_gpus(sweep)).execute(missing, reused, _ray_pool, share)
+        gpus = _gpus(sweep)
+        with _grown(settings.cpus_per_actor, gpus, settings.max_actors):
+            return replace(job, gpus=gpus).execute(missing, reused, _ray_pool, share)
 
 
 @dataclass(frozen=True)
@@ -110,7 +116,7 @@ class _Job:
 
     def execute(self, missing: list[CellSamples], reused: int, pools: PoolFactory, share: Allot) -> SweepResult:
         progress = make_progress(self.show, self.cells, missing)
-        with Writer.open(self.database_url) as writer:
+        with log_context(sweep=self.sweep_id), Writer.open(self.database_url) as writer:
             run = SweepRun(self.sweep, self.cells, self.sweep_id, progress, writer)
             state: Literal["finished", "interrupted", "cancelled", "failed"] = "failed"
             try:
@@ -253,6 +259,18 @@ def _ray_pool(sweep: Sweep, cells: Sequence[Cell], samples: int) -> Pool:
     from cluster.ray_pool import RayPool
 
     return RayPool(_worker_options(sweep, _gpus(sweep), cells), 0, sweep.cluster.stall_s)
+
+
+@contextmanager
+def _grown(cpus: float, gpus: float, workers: int | None) -> Iterator[None]:
+    """An autoscaling cluster grows to `max_actors`, which is what a user is ready to pay for, and shrinks again."""
+    if workers is not None:
+        ask_autoscaler(cpus, gpus, workers)
+    try:
+        yield
+    finally:
+        if workers is not None:
+            ask_autoscaler(cpus, gpus, 0)
 
 
 @contextmanager

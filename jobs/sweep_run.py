@@ -13,6 +13,7 @@ from db.writer import Writer
 from jobs.crew import Crew, Group
 from jobs.failures import GIVEN_UP
 from jobs.grid import Cell
+from jobs.logs import log_context
 from jobs.progress import Progress
 from jobs.results import cell_row, diagnostic_row, environment, failed_row, sample_row, shard_row
 from jobs.spec import Sweep
@@ -159,7 +160,8 @@ class SweepRun:
 
     def _lost(self, event: Lost, group: Group, cell: str) -> None:
         """Every attempt is an event of the sweep's log."""
-        log.warning("shard %s of cell %s: %s", event.shard.id, cell, event.reason)
+        with log_context(cell=cell, shard=event.shard.id):
+            log.warning("%s: %s", event.kind, event.reason)
         self.writer.event(
             self.sweep_id,
             event.kind,

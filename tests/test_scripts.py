@@ -135,3 +135,11 @@ def test_decoding_goes_on_from_the_same_past_as_generate(tmp_path: Path) -> None
     script("decode_at_context", "--context", "40", "96", "--batch", "3", "--new=5", "--pairs=1", f"--json={out}")
     rows = json.loads(out.read_text())["rows"]
     assert [(row["context"], row["equal"]) for row in rows] == [(40, 1.0), (96, 1.0)]
+
+
+def test_a_large_cluster_is_simulated(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    text = script("scale", "--gpus=16", "--cells=40", "--rows=300", f"--json={out}")
+    assert "us_per_sample" in text
+    assert "rows_per_s" in text
+    assert "4,000" in text, "forty cells of a hundred samples"

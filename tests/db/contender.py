@@ -20,7 +20,7 @@ from db.rows import SampleRow
 from db.writer import Writer
 
 PROCESSES = 8
-READER_PATIENCE_S = 60
+READER_PATIENCE_S = 240
 
 
 def row(problem: str, seed: int) -> SampleRow:

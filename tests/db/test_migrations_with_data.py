@@ -46,15 +46,26 @@ def fill(engine, rows=ROWS, **texts):
         for table in tables:
             made = []
             for number in range(1 if table.name in SINGLE else rows):
-                made.append({column.name: value_of(engine, column, number, made, texts) for column in table.columns})
+                made.append(
+                    {
+                        column.name: value_of(engine, column, number, texts)
+                        for column in table.columns
+                        if not counts(column)
+                    }
+                )
             for start in range(0, len(made), 200):
                 connection.execute(table.insert(), made[start : start + 200])
 
 
-def value_of(engine, column, number, made, texts):
+def counts(column):
+    """Whether Postgres numbers the rows: what is given there it would give again."""
+    return column.primary_key and (column.server_default is not None or column.identity is not None)
+
+
+def value_of(engine, column, number, texts):
     if column.foreign_keys:  # whatever the row of that number has over there
         (key,) = column.foreign_keys
-        return value_of(engine, key.column, number, made, texts)
+        return value_of(engine, key.column, number, texts)
     if column.name in MEMBERS:
         return MEMBERS[column.name][number % len(MEMBERS[column.name])]
     if column.nullable and number % 3 == 2:
