@@ -8,15 +8,20 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from dashboard import data, figures
-from dashboard.choices import choose, sweep_names
+from dashboard import compare_views, data
+from dashboard.choices import choose, remember, remembered, sweep_names
 from dashboard.colours import looks
+from dashboard.drawing import FULL
 from dashboard.tables import csv_safe, list_height, summary_table
 from db.queries import CellSummary, PairedDelta
 
 ALL = "all sweeps"
-AXES = {"bytes": "bytes per sequence", "share": "share of the full cache"}
-CHART_CONFIG = {"displaylogo": False, "toImageButtonOptions": {"format": "svg", "filename": "tiercache"}}
+VIEWS = {
+    "overview": "Overview",
+    "budget": "Budget curves",
+    "paired": "Paired differences",
+    "hierarchy": "HBM × eviction",
+}
 
 
 def page() -> None:
@@ -26,10 +31,9 @@ def page() -> None:
     names = {sweep.id: sweep.name for sweep in data.sweeps(source)}
     if not names:
         data.nothing_yet("The database holds no sweep.")
-    shown = sweep_names({**names, ALL: ALL})
-    columns = st.columns(4)
+    columns = st.columns(3)
     with columns[0]:
-        sweep_id = choose("Sweep", [*names, ALL], "sweep", shown)
+        sweep_id = choose("Sweep", [*names, ALL], "sweep", sweep_names({**names, ALL: ALL}))
     cells = data.summaries(source.key, source.engine, None if sweep_id == ALL else sweep_id)
     if not cells:
         st.text("This sweep has no cells.")
@@ -40,14 +44,32 @@ def page() -> None:
     with columns[2]:
         benchmark = choose("Benchmark", sorted({cell.benchmark for cell in cells}), "benchmark")
     cells = [cell for cell in cells if cell.benchmark == benchmark]
-    with columns[3]:
-        axis = choose("Memory axis", list(AXES), "axis", AXES.__getitem__)
     comparable = _one_protocol(cells)
+    view = _view()
     if sum(cell.n for cell in comparable) == 0:
         st.info("No sample of this selection has finished yet.", icon=":material/hourglass_empty:")
     else:
-        _charts(comparable, data.all_policies(source.key, source.engine), "share" if axis == "share" else "bytes")
+        look = looks(data.all_policies(source.key, source.engine))
+        if view == "budget":
+            compare_views.budget(source, comparable, look)
+        elif view == "paired":
+            compare_views.paired(source, comparable, look)
+        elif view == "hierarchy":
+            compare_views.hierarchy(source, comparable, tuple(names) if sweep_id == ALL else (sweep_id,))
+        else:
+            compare_views.overview(comparable, look)
     _table(source, cells)
+
+
+def _view() -> str:
+    """Ask which question to answer. Only what is looked at is computed."""
+    wanted = remembered("view")
+    start = wanted if wanted in VIEWS else "overview"
+    chosen = st.segmented_control(
+        "View", list(VIEWS), default=start, required=True, format_func=VIEWS.__getitem__, label_visibility="collapsed"
+    )
+    remember("view", chosen)
+    return chosen or start
 
 
 def _one_protocol(cells: list[CellSummary]) -> list[CellSummary]:
@@ -65,40 +87,14 @@ def _one_protocol(cells: list[CellSummary]) -> list[CellSummary]:
     return [cell for cell in cells if cell.protocol == protocol]
 
 
-def _charts(cells: list[CellSummary], policies: list[tuple[str, str]], axis: figures.MemoryAxis) -> None:
-    look = looks(policies)
-    rows = (
-        (figures.accuracy_against_memory(cells, look, axis), figures.accuracy_against_throughput(cells, look)),
-        (figures.outcome_bars(cells), figures.memory_bars(cells)),
-    )
-    for row in rows:
-        for column, figure in zip(st.columns(2, gap="medium"), row, strict=True):
-            column.plotly_chart(figure, config=CHART_CONFIG, alt=figures.alt_text(figure, cells))
-    notes = [
-        "Bytes are the ledger's logical KV bytes of one sequence, averaged over decode steps and samples.",
-        "Tokens/s are those of an engine on the machine that ran the shard, at the batch it could admit.",
-        "Intervals take samples as independent; the dashed line and the band are the full cache.",
-    ]
-    if any(cell.exclusive is False for cell in cells):
-        notes.append(
-            "Some shards shared their node with another engine: their tokens/s may be low (hollow; column 'node')."
-        )
-    if unmeasured := sum(cell.n > 0 and cell.decode_tokens_per_s is None for cell in cells):
-        notes.append(f"Policies without a measured throughput, missing from that chart: {unmeasured}.")
-    if any(cell.problems < cell.n for cell in cells):
-        notes.append("Problems were repeated, so the intervals are somewhat too narrow.")
-    st.caption(" ".join(notes))
-
-
 def _table(source: data.Source, cells: list[CellSummary]) -> None:
     st.subheader("All metrics")
     deltas: dict[str, PairedDelta] = {}
     for protocol in {cell.protocol for cell in cells}:
         group = [cell for cell in cells if cell.protocol == protocol]
-        full = next((cell.fingerprint for cell in group if cell.policy_name == figures.FULL), None)
+        full = next((cell for cell in group if cell.policy_name == FULL), None)
         if full is not None:
-            others = tuple(cell.fingerprint for cell in group if cell.fingerprint != full)
-            deltas |= data.deltas(source.key, source.engine, full, others)
+            deltas |= compare_views.deltas_from(source, full, group)
     table = summary_table(cells, deltas)
     st.dataframe(
         table,
@@ -118,7 +114,7 @@ def _columns(table: pd.DataFrame) -> dict[str, Any]:
     config: dict[str, Any] = {name: st.column_config.NumberColumn(format="percent") for name in shares}
     for name in ("vs full", "vs full low", "vs full high"):
         config[name] = st.column_config.NumberColumn(
-            format="percent", help="difference, paired by sample, 95% interval"
+            format="percent", help="difference, paired by sample, 95% interval; a dash: no sample in common"
         )
     for name in table.columns:
         if name.endswith("bytes") or name.startswith("bytes"):
@@ -130,4 +126,8 @@ def _columns(table: pd.DataFrame) -> dict[str, Any]:
     config["output tokens"] = st.column_config.NumberColumn(format="%.0f")
     config["protocol"] = st.column_config.TextColumn(width=150)
     config["policy"] = st.column_config.TextColumn(pinned=True)
+    config["missing"] = st.column_config.TextColumn(help="why the row has dashes")
+    config["on front"] = st.column_config.CheckboxColumn(
+        help="no other policy has at least its accuracy on at most its resident bytes"
+    )
     return config

@@ -5,6 +5,7 @@ Cached values are keyed by the database's identity and its change token, so a fi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,16 @@ def deltas(
     key: tuple[str, int], _engine: Engine, baseline: str, fingerprints: tuple[str, ...]
 ) -> dict[str, queries.PairedDelta]:
     return queries.paired_deltas(_engine, baseline, fingerprints)
+
+
+@st.cache_data(max_entries=8, show_spinner=False)
+def configs(key: tuple[str, int], _engine: Engine, sweep_ids: tuple[str, ...]) -> dict[str, Mapping[str, Any]]:
+    """Return the configuration of each cell of the sweeps, by fingerprint."""
+    return {
+        fingerprint: config
+        for sweep_id in sweep_ids
+        for fingerprint, (_, config) in queries.cell_configs(_engine, sweep_id).items()
+    }
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)

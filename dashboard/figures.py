@@ -1,4 +1,4 @@
-"""The charts: lists of `CellSummary` in, plotly figures out. Nothing of Streamlit here.
+"""The charts of a selection: lists of `CellSummary` in, plotly figures out. Nothing of Streamlit here.
 
 A chart holds cells of one protocol only (`require_one_protocol`): scores under different token limits, sampling or
 graders don't belong on one axis.
@@ -12,42 +12,48 @@ from typing import Any, Literal
 import plotly.graph_objects as go
 
 from dashboard.colours import OUTCOME_COLOURS, TIER_COLOURS, Look
-from dashboard.wording import OUTCOME_NAMES, byte_unit, human_bytes, number, percent, plain, wrapped
+from dashboard.drawing import (
+    FAINT,
+    FULL,
+    LEGEND_ROW_HEIGHT,
+    baseline_shapes,
+    by_accuracy,
+    describe,
+    error_bars,
+    finished,
+    interval,
+    list_rows,
+    marker,
+    require_one_protocol,
+    say,
+)
+from dashboard.fronts import on_front
+from dashboard.wording import OUTCOME_NAMES, byte_unit, ellipsised, hover, human_bytes, percent, plain
 from db.queries import CellSummary
 
-FAINT = "rgba(128,128,128,0.75)"
-BAND = "rgba(128,128,128,0.13)"
-GRID = "rgba(128,128,128,0.22)"
-FULL = "full"
-PLOT_HEIGHT = 300
-TITLE_HEIGHT = 60
-LEGEND_ROW_HEIGHT = 20
-LEGEND_LINE_HEIGHT = 16
-BAR_HEIGHT = 36  # clears a label of two lines
+LEGEND_BY_CELL = 12  # with more cells the legend names presets, of which there are fewer
 
 MemoryAxis = Literal["bytes", "share"]
-
-
-def require_one_protocol(cells: Sequence[CellSummary]) -> None:
-    """Raise ValueError if the cells can't be compared."""
-    found = {(cell.model, cell.benchmark, cell.protocol) for cell in cells}
-    if len(found) > 1:
-        raise ValueError(f"{len(found)} different (model, benchmark, protocol) can't share a chart; choose one of them")
 
 
 def accuracy_against_memory(
     cells: Sequence[CellSummary], looks: Mapping[str, Look], axis: MemoryAxis = "bytes"
 ) -> go.Figure:
-    """Accuracy against the KV bytes that stay in device memory, mean per sequence, or their share of the full cache."""
+    """Accuracy against the KV bytes that stay in device memory, mean per sequence, or their share of the full cache.
+
+    The dotted steps are the Pareto front on accuracy against bytes.
+    """
     values = [cell.resident_bytes if axis == "bytes" else cell.resident_share for cell in cells]
     if axis == "bytes":
         divisor, unit = byte_unit(max((value for value in values if value is not None), default=0.0))
         x_title, x_format = f"Resident KV bytes per sequence, mean ({unit}, logical)", None
     else:
         divisor, x_title, x_format = 1.0, "Resident KV bytes / bytes of the full cache", ".0%"
-    figure = _accuracy_scatter(cells, [None if value is None else value / divisor for value in values], looks)
+    xs = [None if value is None else value / divisor for value in values]
+    figure = _accuracy_scatter(cells, xs, looks)
+    _add_front(figure, cells, xs)
     figure.update_xaxes(title={"text": x_title}, tickformat=x_format)
-    return _finished(figure, "Accuracy against resident memory", legend_height=_legend_height(cells))
+    return finished(figure, "Accuracy against resident memory", legend_height=_legend_height(cells))
 
 
 def accuracy_against_throughput(cells: Sequence[CellSummary], looks: Mapping[str, Look]) -> go.Figure:
@@ -67,48 +73,49 @@ def accuracy_against_throughput(cells: Sequence[CellSummary], looks: Mapping[str
     devices = sorted({device for cell in cells for device in cell.devices})
     where = plain(", ".join(devices[:3])) + (" …" if len(devices) > 3 else "") if devices else "no device"
     figure.update_xaxes(title={"text": f"Decode throughput (tokens/s per engine; {where})"})
-    return _finished(figure, "Accuracy against throughput", legend_height=_legend_height(cells))
+    return finished(figure, "Accuracy against throughput", legend_height=_legend_height(cells))
 
 
 def outcome_bars(cells: Sequence[CellSummary]) -> go.Figure:
     """What became of each policy's samples; beside each bar, how often the token limit cut the answer off."""
     require_one_protocol(cells)
-    ordered = _by_accuracy([cell for cell in cells if cell.n + cell.failed])
-    names = _row_names(ordered)
+    ordered = by_accuracy([cell for cell in cells if cell.n + cell.failed])
+    places = list(range(len(ordered)))
+    totals = [cell.n + cell.failed for cell in ordered]
     figure = go.Figure()
     for outcome, colour in OUTCOME_COLOURS.items():
         counts = [int(getattr(cell, outcome)) for cell in ordered]
-        totals = [cell.n + cell.failed for cell in ordered]
         figure.add_bar(
-            y=names,
+            y=places,
             x=[count / total for count, total in zip(counts, totals, strict=True)],
             name=OUTCOME_NAMES[outcome],
             orientation="h",
             marker={"color": colour, "pattern": {"shape": "/" if outcome == "truncated" else "", "size": 5}},
-            customdata=list(zip(counts, totals, strict=True)),
-            hovertemplate=f"%{{y}}<br>{OUTCOME_NAMES[outcome]}: "
-            "%{customdata[0]} of %{customdata[1]} (%{x:.1%})<extra></extra>",
+            hovertemplate=[
+                hover([plain(cell.policy), f"{OUTCOME_NAMES[outcome]}: {count} of {total} ({count / total:.1%})"])
+                for cell, count, total in zip(ordered, counts, totals, strict=True)
+            ],
         )
     beside = {"x": 1.015, "xref": "paper", "xanchor": "left", "showarrow": False}
     cut_off = [
-        {**beside, "y": name, "text": "–" if cell.truncation_rate is None else percent(cell.truncation_rate, 0)}
-        for name, cell in zip(names, ordered, strict=True)
+        {**beside, "y": place, "text": "–" if cell.truncation_rate is None else percent(cell.truncation_rate, 0)}
+        for place, cell in enumerate(ordered)
     ]
     heading = {**beside, "y": 1.0, "yref": "paper", "yanchor": "bottom", "text": "cut off"}
+    if not ordered:
+        say(figure)
     # All at once: plotly copies the whole list for each that is added singly.
-    figure.update_layout(barmode="stack", bargap=0.35, annotations=[*cut_off, heading])
+    figure.update_layout(barmode="stack", bargap=0.3, annotations=[*figure.layout.annotations, *cut_off, heading])
     figure.update_xaxes(title={"text": "Share of samples"}, tickformat=".0%", range=[0, 1])
-    figure.update_yaxes(title={"text": "Policy"}, showgrid=False, range=[-0.5, max(len(ordered), 1) - 0.5])
-    return _finished(
-        figure, "Outcomes", plot_height=_bars_height(ordered), legend_height=2 * LEGEND_ROW_HEIGHT, right=70
-    )
+    height = list_rows(figure, _labels(ordered))
+    return finished(figure, "Outcomes", plot_height=height, legend_height=2 * LEGEND_ROW_HEIGHT, right=70, top=True)
 
 
 def memory_bars(cells: Sequence[CellSummary]) -> go.Figure:
     """Where the KV bytes of a sequence lie, mean over decode steps; the line is what the full cache would hold."""
     require_one_protocol(cells)
-    ordered = _by_accuracy([cell for cell in cells if cell.hbm_bytes is not None])
-    names = _row_names(ordered)
+    ordered = by_accuracy([cell for cell in cells if cell.hbm_bytes is not None])
+    places = list(range(len(ordered)))
     parts = {
         "HBM": [cell.hbm_bytes or 0.0 for cell in ordered],
         "DDR": [cell.ddr_bytes or 0.0 for cell in ordered],
@@ -121,30 +128,27 @@ def memory_bars(cells: Sequence[CellSummary]) -> go.Figure:
     figure = go.Figure()
     for tier, counts in parts.items():
         figure.add_bar(
-            y=names,
+            y=places,
             x=[count / divisor for count in counts],
             name=tier,
             orientation="h",
             marker={"color": TIER_COLOURS[tier]},
-            customdata=[human_bytes(count) for count in counts],
-            hovertemplate=f"%{{y}}<br>{tier}: %{{customdata}}<extra></extra>",
+            hovertemplate=_byte_hovers(ordered, f"{tier}:", counts),
         )
     figure.add_scatter(
-        y=names,
+        y=places,
         x=[None if value is None else value / divisor for value in full],
         name="full cache",
         mode="markers",
-        marker={"symbol": "line-ns", "size": 17, "line": {"width": 2, "color": FAINT}},
-        customdata=[human_bytes(value) for value in full],
-        hovertemplate="%{y}<br>the full cache would hold %{customdata}<extra></extra>",
+        marker={"symbol": "line-ns", "size": 14, "line": {"width": 2, "color": FAINT}},
+        hovertemplate=_byte_hovers(ordered, "the full cache would hold", full),
     )
-    figure.update_layout(barmode="stack", bargap=0.35)
+    figure.update_layout(barmode="stack", bargap=0.3)
     figure.update_xaxes(title={"text": f"KV bytes per sequence, mean ({unit}, logical)"}, rangemode="tozero")
     if not ordered:
-        _say_nothing_measured(figure)
-        figure.update_yaxes(showticklabels=False)
-    figure.update_yaxes(title={"text": "Policy"}, showgrid=False, range=[-0.5, max(len(ordered), 1) - 0.5])
-    return _finished(figure, "Memory by tier", plot_height=_bars_height(ordered), legend_height=2 * LEGEND_ROW_HEIGHT)
+        say(figure)
+    height = list_rows(figure, _labels(ordered))
+    return finished(figure, "Memory by tier", plot_height=height, legend_height=2 * LEGEND_ROW_HEIGHT, top=True)
 
 
 def tier_tokens(hbm: int | None, ddr: int | None, packed: int | None, evicted: int | None) -> go.Figure:
@@ -165,13 +169,13 @@ def tier_tokens(hbm: int | None, ddr: int | None, packed: int | None, evicted: i
     figure.update_layout(barmode="stack")
     figure.update_xaxes(title={"text": "Tokens per KV head at the end"})
     figure.update_yaxes(showticklabels=False, showgrid=False)
-    return _finished(figure, "Tokens by tier", plot_height=70)
+    return finished(figure, "Tokens by tier", plot_height=70)
 
 
 def alt_text(figure: go.Figure, cells: Sequence[CellSummary]) -> str:
     """Return a figure in words, for those who can't see it."""
     title = figure.layout.title.text
-    scores = "; ".join(f"{cell.policy}: accuracy {percent(cell.accuracy)}" for cell in _by_accuracy(cells)[::-1][:12])
+    scores = "; ".join(f"{cell.policy}: accuracy {percent(cell.accuracy)}" for cell in by_accuracy(cells)[::-1][:12])
     return f"Chart: {title}, {len(cells)} policies. {scores}"
 
 
@@ -182,115 +186,79 @@ def _accuracy_scatter(
     hollow: Collection[str] = (),
 ) -> go.Figure:
     require_one_protocol(cells)
+    front = on_front(cells)
     figure = go.Figure()
     shapes: list[dict[str, Any]] = []
+    named: set[str] = set()
     for cell, x in sorted(zip(cells, xs, strict=True), key=lambda pair: _place(pair[0])):
-        if x is None or cell.accuracy is None or cell.accuracy_low is None or cell.accuracy_high is None:
+        reach = interval(cell)
+        if x is None or reach is None:
             continue
         look = looks[cell.policy]
         if cell.policy_name == FULL:
-            across = {"xref": "x domain", "x0": 0, "x1": 1, "layer": "below"}
-            low, high = cell.accuracy_low, cell.accuracy_high
-            shapes.append({**across, "type": "rect", "y0": low, "y1": high, "fillcolor": BAND, "line": {"width": 0}})
-            dashes = {"color": FAINT, "width": 1, "dash": "dash"}
-            shapes.append({**across, "type": "line", "y0": cell.accuracy, "y1": cell.accuracy, "line": dashes})
+            shapes += baseline_shapes(cell)
+        grouped = len(cells) > LEGEND_BY_CELL
+        accuracy, above, below = reach
+        more = ["on the Pareto front: accuracy against resident bytes"] if cell.fingerprint in front else []
         figure.add_scatter(
             x=[x],
-            y=[cell.accuracy],
-            error_y={
-                "type": "data",
-                "symmetric": False,
-                "array": [cell.accuracy_high - cell.accuracy],
-                "arrayminus": [cell.accuracy - cell.accuracy_low],
-                "thickness": 1.4,
-                "width": 4,
-                "color": look.colour,
-            },
+            y=[accuracy],
+            error_y=error_bars([above], [below], look.colour),
             mode="markers",
-            name=wrapped(cell.policy),
-            marker=_marker(look, cell.fingerprint in hollow),
-            hovertemplate=_hover(cell) + "<extra></extra>",
+            name=plain(cell.policy_name) if grouped else ellipsised(cell.policy),
+            legendgroup=plain(cell.policy_name) if grouped else cell.fingerprint,
+            showlegend=not (grouped and cell.policy_name in named),
+            marker=marker(look, cell.fingerprint in hollow),
+            hovertemplate=describe(cell, *more),
         )
+        named.add(cell.policy_name)
     if not figure.data:
-        _say_nothing_measured(figure)
+        say(figure)
     figure.update_layout(shapes=shapes, showlegend=bool(figure.data))
-    figure.update_yaxes(title={"text": "Accuracy (95% Wilson interval)"}, tickformat=".0%", range=[-0.03, 1.03])
+    figure.update_yaxes(title={"text": "Accuracy (95% interval)"}, tickformat=".0%", range=[-0.03, 1.03])
     figure.update_xaxes(rangemode="tozero")
     return figure
+
+
+def _add_front(figure: go.Figure, cells: Sequence[CellSummary], xs: Sequence[float | None]) -> None:
+    front = on_front(cells)
+    points = sorted(
+        (x, cell.accuracy)
+        for cell, x in zip(cells, xs, strict=True)
+        if cell.fingerprint in front and x is not None and cell.accuracy is not None
+    )
+    if points:
+        figure.add_scatter(
+            x=[x for x, _ in points],
+            y=[y for _, y in points],
+            mode="lines",
+            line={"shape": "hv", "dash": "dot", "width": 1.5, "color": FAINT},
+            name="Pareto front",
+            hovertemplate="the Pareto front<extra></extra>",
+        )
 
 
 def _place(cell: CellSummary) -> tuple[bool, str]:
     return cell.policy_name != FULL, cell.policy
 
 
-def _marker(look: Look, hollow: bool) -> dict[str, Any]:
-    if hollow:
-        return {"color": look.colour, "symbol": f"{look.marker}-open", "size": 12, "line": {"width": 2.5}}
-    return {"color": look.colour, "symbol": look.marker, "size": 12, "line": {"width": 1, "color": FAINT}}
-
-
-def _hover(cell: CellSummary) -> str:
-    lines = [
-        f"<b>{plain(cell.policy)}</b>",
-        f"accuracy {percent(cell.accuracy)} ({percent(cell.accuracy_low)} to {percent(cell.accuracy_high)})",
-        f"{cell.n} samples of {cell.problems} problems",
-        f"cut off by the token limit {percent(cell.truncation_rate)}",
-        f"resident {human_bytes(cell.resident_bytes)} a sequence, {percent(cell.resident_share)} of the full cache",
-        f"host {human_bytes(cell.ddr_bytes)}, packed {human_bytes(cell.packed_bytes)}",
-        f"decode {number(cell.decode_tokens_per_s, 'tokens/s')}, largest batch {cell.max_rows or 'not measured'}",
-        f"on {plain(', '.join(cell.devices)) or 'no device'}"
-        + ("" if cell.exclusive is not False else ", node shared"),
+def _byte_hovers(cells: Sequence[CellSummary], what: str, counts: Sequence[float | None]) -> list[str]:
+    return [
+        hover([plain(cell.policy), f"{what} {human_bytes(count)}"]) for cell, count in zip(cells, counts, strict=True)
     ]
-    return "<br>".join(lines).replace("%{", "% {")
 
 
-def _by_accuracy(cells: Sequence[CellSummary]) -> list[CellSummary]:
-    """Plotly draws the first row at the bottom, so the best comes last."""
-    return sorted(cells, key=lambda cell: (-1.0 if cell.accuracy is None else cell.accuracy, cell.policy))
-
-
-def _bars_height(cells: Sequence[CellSummary]) -> int:
-    return max(110, BAR_HEIGHT * len(cells))
-
-
-def _row_names(cells: Sequence[CellSummary]) -> list[str]:
-    """Cells can have one label and differ elsewhere (an engine setting); bars of one name would be added up."""
+def _labels(cells: Sequence[CellSummary]) -> list[str]:
+    """Cells can have one label and differ elsewhere (an engine setting): then a piece of the fingerprint tells."""
     labels = [cell.policy for cell in cells]
     return [
-        wrapped(cell.policy if labels.count(cell.policy) == 1 else f"{cell.policy} [{cell.fingerprint[:6]}]")
-        for cell in cells
+        label if labels.count(label) == 1 else f"{label} [{c.fingerprint[:6]}]"
+        for c, label in zip(cells, labels, strict=True)
     ]
-
-
-def _say_nothing_measured(figure: go.Figure) -> None:
-    figure.add_annotation(text="Nothing measured yet", showarrow=False, x=0.5, y=0.5, xref="paper", yref="paper")
-    figure.update_xaxes(showticklabels=False)
 
 
 def _legend_height(cells: Sequence[CellSummary]) -> int:
-    """Of all cells, measured or not, so that charts side by side are of one height. Labels stand in two columns."""
-    breaks = [wrapped(cell.policy).count("<br>") for cell in sorted(cells, key=_place)]
-    rows = [max(breaks[start : start + 2]) for start in range(0, len(breaks), 2)]
-    return sum(LEGEND_ROW_HEIGHT + LEGEND_LINE_HEIGHT * lines for lines in rows)
-
-
-def _finished(
-    figure: go.Figure,
-    title: str,
-    *,
-    plot_height: int = PLOT_HEIGHT,
-    legend_height: int = LEGEND_ROW_HEIGHT,
-    right: int = 20,
-) -> go.Figure:
-    """Set what all charts share. Heights are in pixels, so that the legend clears the axis title however long it is."""
-    below = 74 + legend_height
-    figure.update_layout(
-        title={"text": title, "x": 0, "xanchor": "left", "font": {"size": 18}},
-        height=TITLE_HEIGHT + plot_height + below,
-        margin={"l": 10, "r": right, "t": TITLE_HEIGHT, "b": below},
-        legend={"orientation": "h", "yanchor": "top", "y": -66 / plot_height, "x": 0, "traceorder": "normal"},
-        hoverlabel={"align": "left"},
-    )
-    figure.update_xaxes(gridcolor=GRID, zeroline=False, automargin=True, title={"standoff": 12})
-    figure.update_yaxes(gridcolor=GRID, zeroline=False, automargin=True)
-    return figure
+    """Of all cells, measured or not, so that charts side by side are of one height. Two or three columns."""
+    presets = len({cell.policy_name for cell in cells})
+    rows = -(-(presets + 1) // 3) if len(cells) > LEGEND_BY_CELL else -(-(len(cells) + 1) // 2)
+    return LEGEND_ROW_HEIGHT * max(1, rows)

@@ -5,6 +5,8 @@ Everything a model wrote is hostile text: it is shown by st.code and st.text, wh
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
@@ -12,15 +14,25 @@ import streamlit as st
 
 from dashboard import data, figures
 from dashboard.choices import choose, remember, remembered, write
+from dashboard.drawing import FULL
 from dashboard.tables import sample_table
 from dashboard.wording import OUTCOME_NAMES, human_bytes, number
 from db import queries
-from db.queries import CellSummary, SampleDetail
+from db.disagreements import Disagreement, count_disagreements, list_disagreements
+from db.queries import CellSummary, SampleDetail, SampleInfo
 
 PAGE_ROWS = 50
 ANY = "any outcome"
 NOTHING = "nothing"
 PARTING = " ▶ "
+AROUND = 160  # characters shown on each side of where two outputs part
+DISAGREEMENTS: dict[str, Disagreement] = {"lost": "lost", "gained": "gained"}
+FILTERS = {
+    "lost": "wrong here, right with the full cache",
+    "gained": "right here, wrong with the full cache",
+    ANY: ANY,
+    **OUTCOME_NAMES,
+}
 
 
 def page() -> None:
@@ -30,37 +42,82 @@ def page() -> None:
     cells = {cell.fingerprint: cell for cell in data.summaries(source.key, source.engine, None)}
     if not cells:
         data.nothing_yet("The database holds no cell.")
-    left, middle, right = st.columns([3, 1, 2])
+    left, middle, right = st.columns([3, 2, 2])
     with left:
         fingerprint = choose("Cell", list(cells), "cell", lambda key: _cell_name(cells[key]))
+    full = _full_of(cells, fingerprint)
     with middle:
-        outcome = choose("Outcome", [ANY, *OUTCOME_NAMES], "outcome", lambda key: OUTCOME_NAMES.get(key, key))
+        options = [key for key in FILTERS if full or key not in DISAGREEMENTS]
+        if remembered("outcome") not in options:
+            remember("outcome", ANY)
+        outcome = choose("Show", options, "outcome", FILTERS.__getitem__)
     with right:
         search = write("Text", "search", "in prompt, output, answer, problem or error")
-    wanted = None if outcome == ANY else outcome
-    total = queries.count_samples(source.engine, fingerprint, wanted, search)
+    rows = _Rows(source, fingerprint, outcome, search, full)
+    total = rows.count()
     if total == 0:
-        filtered = wanted is not None or bool(search)
+        filtered = outcome != ANY or bool(search)
         st.text("No sample matches these filters." if filtered else "No sample of this cell has finished yet.")
         return
-    sample = _pick(source, fingerprint, wanted, search, total)
+    sample = _pick(rows, total)
     if sample is not None:
-        _detail(source, sample)
+        _detail(source, sample, full if outcome in DISAGREEMENTS else None)
+
+
+def _full_of(cells: Mapping[str, CellSummary], fingerprint: str) -> str | None:
+    """Return the full cache's cell that a cell can be compared with, if there is another."""
+    own = cells[fingerprint]
+    alike = (
+        cell.fingerprint
+        for cell in cells.values()
+        if (cell.policy_name, cell.model, cell.benchmark, cell.protocol)
+        == (FULL, own.model, own.benchmark, own.protocol)
+    )
+    return next((found for found in alike if found != fingerprint), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The samples that pass the filters."""
+
+    source: data.Source
+    fingerprint: str
+    show: str
+    search: str
+    full: str | None
+
+    def count(self) -> int:
+        if self.full and self.show in DISAGREEMENTS:
+            kind = DISAGREEMENTS[self.show]
+            return count_disagreements(self.source.engine, self.fingerprint, self.full, kind, self.search)
+        return queries.count_samples(self.source.engine, self.fingerprint, self._outcome(), self.search)
+
+    def part(self, offset: int) -> list[SampleInfo]:
+        if self.full and self.show in DISAGREEMENTS:
+            kind = DISAGREEMENTS[self.show]
+            return list_disagreements(
+                self.source.engine, self.fingerprint, self.full, kind, self.search, PAGE_ROWS, offset
+            )
+        return queries.list_samples(
+            self.source.engine, self.fingerprint, self._outcome(), self.search, PAGE_ROWS, offset
+        )
+
+    def _outcome(self) -> str | None:
+        return None if self.show == ANY else self.show
 
 
 def _cell_name(cell: CellSummary) -> str:
     return f"{cell.model} · {cell.benchmark} · {cell.policy} [{cell.fingerprint[:6]}]"
 
 
-def _pick(source: data.Source, fingerprint: str, outcome: str | None, search: str, total: int) -> SampleDetail | None:
+def _pick(found: _Rows, total: int) -> SampleDetail | None:
     """Show one page of the list and return the sample chosen in it, else the URL's, else the first."""
+    source, fingerprint = found.source, found.fingerprint
     pages = -(-total // PAGE_ROWS)
     number_of_page = 1
     if pages > 1:
         number_of_page = int(st.number_input(f"Page (of {pages})", 1, pages, width=160))
-    rows = queries.list_samples(
-        source.engine, fingerprint, outcome, search, PAGE_ROWS, offset=(number_of_page - 1) * PAGE_ROWS
-    )
+    rows = found.part((number_of_page - 1) * PAGE_ROWS)
     st.caption(f"{total:,} samples. Choose one by the box at the left of its row.")
     state = st.dataframe(
         sample_table(rows),
@@ -70,7 +127,7 @@ def _pick(source: data.Source, fingerprint: str, outcome: str | None, search: st
         selection_mode="single-row",
         placeholder="–",
         column_config={"wall (s)": st.column_config.NumberColumn(format="%.2f")},
-        key=f"list {fingerprint} {outcome} {search} {number_of_page}",
+        key=f"list {fingerprint} {found.show} {found.search} {number_of_page}",
         alt="Samples of the cell",
     )
     selected = state["selection"]["rows"]
@@ -83,7 +140,7 @@ def _pick(source: data.Source, fingerprint: str, outcome: str | None, search: st
     return linked or queries.get_sample(source.engine, fingerprint, rows[0].problem_id, rows[0].repeat)
 
 
-def _detail(source: data.Source, sample: SampleDetail) -> None:
+def _detail(source: data.Source, sample: SampleDetail, beside: str | None) -> None:
     st.divider()
     facts, tiers = st.columns([2, 3], gap="medium")
     with facts:
@@ -102,7 +159,7 @@ def _detail(source: data.Source, sample: SampleDetail) -> None:
         _verbatim(st, sample.error, 150)
     st.text("Prompt")
     _verbatim(st, sample.prompt, 200)
-    _outputs(source, sample)
+    _outputs(source, sample, beside)
 
 
 def _facts(sample: SampleDetail) -> dict[str, list[str]]:
@@ -120,34 +177,49 @@ def _facts(sample: SampleDetail) -> dict[str, list[str]]:
     return {"fact": list(facts), "value": list(facts.values())}
 
 
-def _outputs(source: data.Source, sample: SampleDetail) -> None:
-    """Show the output, and beside it another policy's on the same problem, with the place where they part."""
+def _outputs(source: data.Source, sample: SampleDetail, first: str | None) -> None:
+    """Show the output, and beside it another policy's on the same problem, with the place where they part.
+
+    `first` is the cell that the list was filtered by: it stands beside until another is chosen.
+    """
     rivals = queries.same_problem(source.engine, sample.fingerprint, sample.problem_id, sample.repeat)
     named = {info.fingerprint: f"{policy}: {OUTCOME_NAMES.get(info.outcome, info.outcome)}" for policy, info in rivals}
+    options = [first, *(key for key in named if key != first)] if first in named else [NOTHING, *named]
     beside = NOTHING
     if rivals:
-        beside = choose(
-            "Compare with the same problem under", [NOTHING, *named], "beside", lambda key: named.get(key, key)
-        )
-    if beside == NOTHING:
+        beside = choose("Compare with the same problem under", options, "beside", lambda key: named.get(key, key))
+    other = None
+    if beside != NOTHING:
+        other = queries.get_sample(source.engine, beside, sample.problem_id, sample.repeat)
+    if other is None:
         st.text("Output")
         _verbatim(st, sample.output, 420)
         return
-    other = queries.get_sample(source.engine, beside, sample.problem_id, sample.repeat)
-    if other is None:
-        return
-    same = shared_prefix(sample.output, other.output)
-    alike = same == len(sample.output) == len(other.output)
-    st.text(
-        "The outputs are equal."
-        if alike
-        else f"The outputs part after {same:,} characters (at {PARTING.strip()} below)."
-    )
-    for column, title, text in zip(
-        st.columns(2), ("This policy", named[beside]), (sample.output, other.output), strict=True
-    ):
+    titles = f"This policy: {OUTCOME_NAMES.get(sample.outcome, sample.outcome)}", named[beside]
+    texts = sample.output, other.output
+    same = shared_prefix(*texts)
+    if same == len(sample.output) == len(other.output):
+        st.text("The outputs are equal.")
+        marked = texts
+    else:
+        st.text(f"The outputs part after {same:,} characters, at {PARTING.strip()}:")
+        for column, title, text in zip(st.columns(2), titles, texts, strict=True):
+            column.text(title)
+            _verbatim(column, around(text, same), 420)
+        marked = tuple(f"{text[:same]}{PARTING}{text[same:]}" for text in texts)
+    st.text("The whole outputs")
+    for column, title, text in zip(st.columns(2), titles, marked, strict=True):
         column.text(title)
-        _verbatim(column, text if alike else f"{text[:same]}{PARTING}{text[same:]}", 420)
+        _verbatim(column, text, 420)
+
+
+def around(text: str, place: int, width: int = AROUND) -> str:
+    """Return the text about `place`, which is marked; an ellipsis stands for what is cut off."""
+    before, after = text[max(0, place - width) : place], text[place : place + width]
+    if not after:
+        after = "(ends here)"
+    start, end = "…" if place > width else "", "…" if place + width < len(text) else ""
+    return f"{start}{before}{PARTING}{after}{end}"
 
 
 def _verbatim(place: Any, text: str, height: int) -> None:

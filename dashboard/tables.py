@@ -8,6 +8,7 @@ from typing import Literal
 
 import pandas as pd
 
+from dashboard.fronts import on_front
 from db.queries import CellProgress, CellSummary, EventInfo, PairedDelta, SampleInfo, SweepInfo
 
 STATE_MARKS = {
@@ -105,6 +106,7 @@ def event_table(events: Sequence[EventInfo]) -> pd.DataFrame:
 
 def summary_table(cells: Sequence[CellSummary], deltas: Mapping[str, PairedDelta] | None = None) -> pd.DataFrame:
     """Every metric of every cell. `deltas` compare with the full cache of the same protocol, paired by sample."""
+    front = on_front(cells)
     rows = []
     for cell in cells:
         delta = (deltas or {}).get(cell.fingerprint)
@@ -113,6 +115,7 @@ def summary_table(cells: Sequence[CellSummary], deltas: Mapping[str, PairedDelta
                 "policy": cell.policy,
                 "protocol": cell.protocol,
                 "n": cell.n,
+                "on front": cell.fingerprint in front,
                 "accuracy": cell.accuracy,
                 "accuracy low": cell.accuracy_low,
                 "accuracy high": cell.accuracy_high,
@@ -146,12 +149,27 @@ def summary_table(cells: Sequence[CellSummary], deltas: Mapping[str, PairedDelta
                 "node": {None: "", True: "exclusive", False: "shared"}[cell.exclusive],
                 **{name: getattr(cell, name) for name in ("correct", "wrong", "no_answer", "failed")},
                 "problems": cell.problems,
+                "missing": why_missing(cell),
                 "model": cell.model,
                 "benchmark": cell.benchmark,
                 "fingerprint": cell.fingerprint,
             }
         )
     return pd.DataFrame(rows)
+
+
+def why_missing(cell: CellSummary) -> str:
+    """Return why a cell's row has dashes; empty where it has none of weight."""
+    if cell.n == 0:
+        return "all samples failed" if cell.failed else "no sample finished yet"
+    reasons = []
+    if cell.resident_bytes is None:
+        reasons.append("bytes were not recorded")
+    elif cell.resident_share is None:
+        reasons.append("the full cache's bytes were not recorded")
+    if cell.decode_tokens_per_s is None:
+        reasons.append("no throughput: no shard has ended")
+    return "; ".join(reasons)
 
 
 def sample_table(samples: Sequence[SampleInfo]) -> pd.DataFrame:

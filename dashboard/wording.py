@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import html
 import textwrap
+from collections.abc import Iterable
 
 EMPTY_HINT = "tiercache run sweeps/demo.yaml"
+NO_NAME = "<extra></extra>"  # plotly else writes the trace's name beside its hover text
 OUTCOME_NAMES = {
     "correct": "correct",
     "wrong": "wrong",
@@ -40,6 +42,11 @@ def percent(share: float | None, digits: int = 1) -> str:
     return "not measured" if share is None else f"{share:.{digits}%}"
 
 
+def signed(share: float) -> str:
+    """Return a difference of shares in percentage points, with its sign."""
+    return f"{100 * share:+.1f} pp"
+
+
 def number(value: float | None, unit: str, digits: int = 1) -> str:
     """Return a number with its unit."""
     return "not measured" if value is None else f"{value:,.{digits}f} {unit}"
@@ -54,3 +61,18 @@ def wrapped(label: str, width: int = 30) -> str:
     """Return a policy's label for a chart: as `plain`, broken between its settings where it is long."""
     lines = textwrap.wrap(label, width, break_long_words=False, break_on_hyphens=False)
     return "<br>".join(plain(line) for line in lines)
+
+
+def ellipsised(label: str, width: int = 38) -> str:
+    """Return a label of at most `width` characters, as `plain`. What goes is between the budget and the last settings:
+    there labels of one preset differ least.
+    """
+    if len(label) > width:
+        tail = width // 3
+        label = f"{label[: width - tail - 1]}…{label[-tail:]}"
+    return plain(label)
+
+
+def hover(lines: Iterable[str]) -> str:
+    """Return the text of a mark: as a template in which nothing but our own lines is filled in."""
+    return "<br>".join(lines).replace("%{", "% {") + NO_NAME

@@ -149,7 +149,7 @@ def list_sweeps(engine: Engine) -> list[SweepInfo]:
 
 def sweep_progress(engine: Engine, sweep_id: str) -> list[CellProgress]:
     """Return the cells of a sweep in its order; empty for an unknown sweep."""
-    counts = _progress_by_cell().where(SweepCell.sweep_id == sweep_id).subquery()
+    counts = _progress_by_cell(sweep_id).where(SweepCell.sweep_id == sweep_id).subquery()
     shards = select(Shard.fingerprint, func.count().label("shards")).group_by(Shard.fingerprint).subquery()
     statement = (
         select(
@@ -183,17 +183,17 @@ def list_events(engine: Engine, sweep_id: str, limit: int = 100) -> list[EventIn
         ]
 
 
-def _progress_by_cell() -> Select[*tuple[Any, ...]]:
+def _progress_by_cell(sweep_id: str | None = None) -> Select[*tuple[Any, ...]]:
     """Per (sweep, cell): samples done and failed, never more than the sweep expects, a done one first."""
-    counts = (
-        select(
-            Sample.fingerprint,
-            func.count().label("present"),
-            func.coalesce(func.sum(case((Sample.outcome == "failed", 1), else_=0)), 0).label("failed"),
-        )
-        .group_by(Sample.fingerprint)
-        .subquery()
+    present = select(
+        Sample.fingerprint,
+        func.count().label("present"),
+        func.coalesce(func.sum(case((Sample.outcome == "failed", 1), else_=0)), 0).label("failed"),
     )
+    if sweep_id is not None:
+        own = select(SweepCell.fingerprint).where(SweepCell.sweep_id == sweep_id)
+        present = present.where(Sample.fingerprint.in_(own))
+    counts = present.group_by(Sample.fingerprint).subquery()
     expected = SweepCell.expected_samples
     failed = func.coalesce(counts.c.failed, 0)
     done = func.coalesce(counts.c.present, 0) - failed

@@ -86,6 +86,7 @@ class Cell(Base):
     """One point of a grid, whichever sweeps contain it."""
 
     __tablename__ = "cells"
+    __table_args__ = (Index(None, "model", "benchmark", "protocol"),)
 
     fingerprint: Mapped[str] = mapped_column(primary_key=True)
     model: Mapped[str]

@@ -90,15 +90,17 @@ def insert_samples(connection: Connection, rows: Sequence[dict[str, Any]]) -> in
     keys = ("fingerprint", "problem_id", "repeat")
     statement = upsert(connection, Sample)
     proposed = statement.excluded
+    # Without RETURNING, which would make one statement of many rows: too long for the driver to keep prepared.
     written = connection.execute(
         statement.on_conflict_do_update(
             index_elements=list(keys),
             set_={column.name: column for column in proposed if column.name not in keys},
             where=(Sample.outcome == "failed") & (proposed.outcome != "failed"),
-        ).returning(Sample.repeat),
+        ),
         list(chosen.values()),
+        execution_options={"preserve_rowcount": True},
     )
-    return len(written.all())
+    return int(written.rowcount)
 
 
 def regrade(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:

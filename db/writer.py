@@ -10,7 +10,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -50,6 +50,7 @@ class Writer:
         self.engine = engine
         self.spool = spool
         self._lock = threading.RLock()
+        self._away = False
 
     @classmethod
     def open(cls, url: str, spool_dir: str | Path | None = None, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Writer:
@@ -135,7 +136,7 @@ class Writer:
         Raises:
             StorageError: a cell isn't registered, or neither the database nor the spool can be written.
         """
-        return self._write([Entry("sample", asdict(sample)) for sample in samples])
+        return self._write([Entry("sample", _values(sample)) for sample in samples])
 
     def record_diagnostics(self, rows: Sequence[DiagnosticRow]) -> None:
         """Store what was measured of samples. What is there already stays."""
@@ -213,7 +214,9 @@ class Writer:
             try:
                 self._replay()
                 with self.engine.begin() as connection:
-                    return store(connection, entries)
+                    new = store(connection, entries)
+                self._is_away(None)
+                return new
             except REFUSED as error:
                 raise StorageError(
                     f"{entries[0].kind} can't be stored: {_reason(error)}; "
@@ -221,12 +224,22 @@ class Writer:
                 ) from error
             except DBAPIError as error:
                 path = self.spool.append(entries)
-                log.warning("database is away (%s); %d results wait in %s", _reason(error), len(entries), path)
+                self._is_away(f"{_reason(error)}; results wait in {path}")
                 return 0
+
+    def _is_away(self, why: str | None) -> None:
+        """Says so when it goes and when it is back, not at each write in between."""
+        if why is not None and not self._away:
+            log.warning("database is away (%s)", why)
+        elif why is None and self._away:
+            log.warning("database is back; what waited is in it")
+        self._away = why is not None
 
     def _replay(self) -> None:
         if not self.spool.waiting():
             return
+        with self.engine.connect():  # before a long spool is read, to find the database still away
+            pass
 
         def replay(entries: list[Entry]) -> None:
             try:
@@ -249,6 +262,14 @@ class Writer:
 
     def _or_storage_error(self, act: str) -> _Translated:
         return _Translated(f"database {masked(self.engine.url)} can't {act}")
+
+
+def _values(sample: SampleRow) -> dict[str, Any]:
+    """The row as a dict. `asdict` would copy every value, which is most of what a sample costs here."""
+    return {name: getattr(sample, name) for name in _SAMPLE_FIELDS}
+
+
+_SAMPLE_FIELDS = [field.name for field in fields(SampleRow)]
 
 
 class _Translated:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from jobs import db_commands
 from jobs.control_commands import cancel, pause, resume
 from jobs.data_commands import prepare
 from jobs.options import Data, Database, First, SpecPath, database_url, load
@@ -212,6 +213,7 @@ def dashboard(
     os.execvpe(arguments[0], arguments, environment(url))
 
 
+app.add_typer(db_commands.app)
 app.command()(prepare)
 app.command()(submit)
 app.command()(logs)

@@ -51,7 +51,7 @@ def open_for_reading(url: str) -> "Engine":
         return engine
     remedy = {
         "empty": "has no results yet; start a sweep with: tiercache run sweeps/demo.yaml",
-        "old": "was written by an older version; it is migrated by the next: tiercache run",
+        "old": "was written by an older version; migrate it with: tiercache db upgrade",
     }.get(state, "was written by a newer version of tiercache; upgrade this one")
     raise SpecError(f"--db: {masked(url)} {remedy}.")
 

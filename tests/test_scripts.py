@@ -141,5 +141,5 @@ def test_a_large_cluster_is_simulated(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     text = script("scale", "--gpus=16", "--cells=40", "--rows=300", f"--json={out}")
     assert "us_per_sample" in text
-    assert "rows_per_s" in text
+    assert "rows_written_per_s" in text
     assert "4,000" in text, "forty cells of a hundred samples"

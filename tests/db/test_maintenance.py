@@ -232,12 +232,6 @@ QUERIES = {
     "failed_samples": lambda engine: queries.failed_samples(engine, "s3"),
     "sweep_progress": lambda engine: queries.sweep_progress(engine, "s3"),
 }
-COUNTS_ALL = "it counts every cell's samples, in the index; a condition on the sweep's cells would do"
-SCANNING = {
-    ("same_problem", "unknown"): "an index of cells (model, benchmark, protocol) would start from the cells",
-    ("sweep_progress", "unknown"): COUNTS_ALL,
-    ("sweep_progress", "known"): COUNTS_ALL,
-}
 
 
 @pytest.fixture(scope="module")
@@ -286,8 +280,6 @@ def plain_sample(number):
 @pytest.mark.parametrize("statistics", ["unknown", "known"])
 @pytest.mark.parametrize("name", QUERIES)
 def test_no_query_of_some_cells_reads_all_samples(request, plans, name, statistics):
-    if why := SCANNING.get((name, statistics)):
-        request.applymarker(pytest.mark.xfail(strict=True, reason=why))
     lines = plans[name, statistics]
     assert any("samples" in line for line in lines)
     assert [line for line in lines if re.match(r"SCAN samples(_\d+)?\b", line)] == []

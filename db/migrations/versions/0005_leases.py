@@ -1,4 +1,4 @@
-"""Who computes a cell now, and what a sweep is told to do."""
+"""Who computes a cell now, what a sweep is told to do, and an index for comparing a problem's samples."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -17,9 +17,12 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["fingerprint"], ["cells.fingerprint"], name="fk_leases_fingerprint_cells"),
         sa.PrimaryKeyConstraint("fingerprint", name="pk_leases"),
     )
+    # The cells that one problem met under one protocol: the way to a problem's other samples.
+    op.create_index("ix_cells_model_benchmark_protocol", "cells", ["model", "benchmark", "protocol"])
     op.add_column("sweeps", sa.Column("control", sa.String(), nullable=True))
 
 
 def downgrade() -> None:
     op.drop_column("sweeps", "control")
+    op.drop_index("ix_cells_model_benchmark_protocol", "cells")
     op.drop_table("leases")
