@@ -84,11 +84,11 @@ def budget(source: data.Source, cells: list[CellSummary], look: Mapping[str, Loo
         height=list_height(len(table)),
         placeholder="–",
         alt="By policy: the least share of bytes that holds, and the steepest fall of accuracy",
-        column_config={name: share for name in ("holds down to", "cliff from", "cliff to", "accuracy lost there")},
+        column_config=dict.fromkeys(("holds down to", "cliff from", "cliff to", "accuracy lost there"), share),
     )
     st.caption(
-        "Holds: going down from the fullest cache, accuracy isn't shown to be below the full cache's (paired by sample, "
-        "95%). A dash: it holds nowhere"
+        "Holds: going down from the fullest cache, accuracy isn't shown to be below the full cache's (paired by "
+        "sample, 95%). A dash: it holds nowhere"
         + ("" if full else " (here: the full cache was not run)")
         + ", or no two neighbours' intervals are apart."
     )
@@ -106,7 +106,7 @@ def paired(source: data.Source, cells: list[CellSummary], look: Mapping[str, Loo
     st.caption(
         "Paired: each policy and the baseline on the same problem and repeat, both judged (a failed sample pairs with "
         "nothing). Gained is right only here, lost right only with the baseline. Intervals are Agresti and Min's, with "
-        "part marks the normal one; hollow: the interval holds zero. They are not corrected for looking at many policies."
+        "part marks the normal one; hollow: the interval holds zero. They aren't corrected for how many policies there are."
     )
 
 

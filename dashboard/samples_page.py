@@ -206,7 +206,8 @@ def _outputs(source: data.Source, sample: SampleDetail, first: str | None) -> No
         for column, title, text in zip(st.columns(2), titles, texts, strict=True):
             column.text(title)
             _verbatim(column, around(text, same), 420)
-        marked = tuple(f"{text[:same]}{PARTING}{text[same:]}" for text in texts)
+        left, right = (f"{text[:same]}{PARTING}{text[same:]}" for text in texts)
+        marked = left, right
     st.text("The whole outputs")
     for column, title, text in zip(st.columns(2), titles, marked, strict=True):
         column.text(title)

@@ -52,8 +52,7 @@ class Bus(NamedTuple):
     to_device: int
 
 
-@dataclass(frozen=True)
-class Projection:
+class Projection(NamedTuple):
     """A cache size printed by 2605.09490 (draft), which counts query heads."""
 
     model: str
@@ -134,7 +133,6 @@ class Capacity:
 
     @property
     def full(self) -> int:
-        """What the full cache would hold."""
         return self.context * self.token
 
     @property

@@ -23,7 +23,9 @@ def policy_entry(text: str) -> dict[str, Any]:
     if not words or _WORD.sub("", text).strip() or "=" in words[0][0]:
         raise PolicyError(f"policy: is a name and knobs, such as 'hierarchy hbm=0.3 evict=0.03' (got {text[:80]!r}).")
     knobs = {word[1]: True if word[2] is None else _value(word[2]) for word in words[1:]}
-    return {"name": words[0][1], **knobs}
+    if len(knobs) < len(words) - 1:
+        raise PolicyError(f"policy: names a knob twice (got {text[:80]!r}).")
+    return {**knobs, "name": words[0][1]}
 
 
 def read_policy(text: str) -> Policy:

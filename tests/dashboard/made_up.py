@@ -208,3 +208,27 @@ def two_protocols(url: str) -> None:
         writer.register_sweep("sweep-2", "made-up sweep", {}, {}, rows)
         for row, place in zip(rows[1:], (0, 4), strict=True):
             writer.record(samples(row, place, 8))
+
+
+def grid(url: str, count: int = 8) -> None:
+    """Write a hierarchy's HBM ratios by its eviction ratios; one cell was never asked for, one has no sample yet."""
+    with Writer.open(url) as writer:
+        pairs = [(hbm, evict) for hbm in (0.25, 0.5, 1.0) for evict in (0.0, 0.03, 0.1)][:-1]
+        rows = [cell(0, count)]
+        for place, (hbm, evict) in enumerate(pairs):
+            rows.append(
+                CellRow(
+                    fingerprint=f"grid{place}{ONE}",
+                    model="test-model",
+                    benchmark="test-benchmark",
+                    policy=f"hierarchy hbm={hbm:g} evict={evict:g} recent=16",
+                    policy_name="hierarchy",
+                    config={"policy": {"placement": {"hbm": hbm, "evict": evict}}},
+                    protocol=ONE,
+                    kv_bytes_per_token=KV_BYTES_PER_TOKEN,
+                    expected_samples=count,
+                )
+            )
+        writer.register_sweep("sweep-1", "made-up sweep", {}, {}, rows)
+        for place, row in enumerate(rows[:-1]):
+            writer.record(samples(row, min(place, 7), count))
