@@ -158,7 +158,7 @@ OUTPUTS = st.binary(max_size=16).map(lambda draw: "".join(PIECES[each % len(PIEC
 REFERENCES = ["5", r"\frac{1}{2}", "(1,2)", r"\text{C}", "x+1"]
 
 
-@settings(max_examples=8000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=9500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(OUTPUTS, st.sampled_from(REFERENCES), st.sampled_from(["eos", "length", "error"]), st.booleans())
 def test_any_text_gets_an_outcome(text: str, reference: str, reason: str, thinking_open: bool) -> None:
     grade = grade_math(text, reference, reason, thinking_open=thinking_open)

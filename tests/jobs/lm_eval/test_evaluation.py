@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 
 from jobs import lm_eval as adapter
 from jobs.lm_eval.__main__ import main
+from jobs.lm_eval.hook import register_in_harness
 from reasoner.grammar import Problem
 
 ROOT = Path(__file__).parents[3]
@@ -54,12 +55,16 @@ def test_a_policy_acts_and_the_results_say_which(harness: Any, tasks: Path, load
 
 
 @pytest.mark.slow
-def test_the_command_line(harness: Any, tasks: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["lm_eval", "jobs.lm_eval"])
+def test_the_command_line(harness: Any, tasks: Path, tmp_path: Path, command: str) -> None:
+    """The harness's own command finds the model, where the package is installed; ours does anyway."""
+    if command == "lm_eval" and not entry_points(group="torch.backends", name="tiercache_in_lm_eval"):
+        pytest.skip("the package isn't installed, so its entry points aren't known")
     arguments = ["--model_args", "pretrained=reasoner,policy=h2o,budget=0.5,max_batch=2"]
     arguments += ["--tasks", "chain_lm", "--include_path", str(tasks), "--limit", "2", "--output_path", str(tmp_path)]
     arguments += ["--gen_kwargs", "max_gen_toks=30"]
     done = subprocess.run(
-        [sys.executable, "-m", "jobs.lm_eval", "--model", "tiercache", *arguments],
+        [sys.executable, "-m", command, "--model", "tiercache", *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -100,3 +105,18 @@ def test_the_harness_finds_the_class_and_keeps_its_own(harness: Any) -> None:
     assert get_model("tiercache") is TierCacheLM
     assert get_model("hf").__name__ == "HFLM"
     assert EntryPoint("tiercache", adapter.CLASS, "lm_eval.models").load() is TierCacheLM
+
+
+def test_in_other_processes_the_hook_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "lm_eval", raising=False)
+    monkeypatch.setattr(adapter, "register", lambda: pytest.fail("registered without a harness"))
+    register_in_harness()
+
+
+def test_a_harness_that_cant_be_used_does_not_keep_torch_from_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise RuntimeError("another version")
+
+    monkeypatch.setitem(sys.modules, "lm_eval", object())
+    monkeypatch.setattr(adapter, "register", broken)
+    register_in_harness()
