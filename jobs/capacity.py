@@ -11,7 +11,7 @@ from rich.text import Text
 
 from jobs.plan import longest_context
 from jobs.report import bytes_text
-from tiercache.capacity import FORMULAS, PROJECTIONS, T1_READS, Capacity, T1Read, capacity
+from tiercache.capacity import FORMULAS, PROJECTIONS, T1_READS, Capacity, capacity
 from tiercache.errors import ModelError, RequestError
 from tiercache.gpus import GPU_USABLE, Machine
 from tiercache.model_spec import ModelSpec
@@ -79,7 +79,7 @@ def capacities(
     contexts: Sequence[int],
     prompt: int,
     dtype: str,
-    t1_read: T1Read | None,
+    t1_read: str | None,
     machine: Machine,
 ) -> list[list[Capacity]]:
     """For each context one capacity for each policy. Everything is checked before anything is counted."""
@@ -106,14 +106,15 @@ def notes(model: str, first: Capacity, contexts: Sequence[int]) -> list[str]:
         f"{first.token:,} bytes a token in {shape.resolve(first.dtype)}, by {shape.kv_heads} KV heads. Counted by "
         f"{shape.q_heads} query heads, the common error, it would be {first.token_by_query_heads:,}.",
         f"weights {bytes_text(first.weights)}; {usable}; {speeds}.",
-        "device is T0 + T2 + staging of one sequence; bus is what it moves in a decode step; rows is how many fit.",
+        "device is all that one sequence holds there: T0, T2, and staging or a copy of T1 where it is read so.",
+        "bus is what it moves in a decode step, by the way T1 is read; rows is how many such sequences fit.",
         "tokens/s is an upper bound by bytes alone, at the fullest step; in brackets: so many rows don't fit.",
     ]
     for projection in PROJECTIONS:
         if KNOWN[projection.model] == shape:
             said.append(
                 f"2605.09490 prints {projection.printed} for {projection.rows} x {projection.tokens:,} tokens of this "
-                f"model: that counts query heads; it is {bytes_text(projection.corrected(shape))}."
+                f"model: that counts query heads; it is {projection.corrected(shape):,} bytes."
             )
     if first.weights is None:
         said.append(f"{model}: the size of its weights isn't known here, so neither rows nor tokens/s are.")

@@ -151,6 +151,11 @@ class _Job:
             by_others += sum(len(open_cells.pop(name)) for name in mine) - sum(map(len, left))
             if left:
                 run.compute(self._crew(left, pools, share))
+            # What another took over meanwhile is waited for like what it had from the start.
+            taken = [cell for cell in self.cells if cell.fingerprint in run.lost_cells]
+            run.lost_cells.clear()
+            again, _ = _missing(taken, self.database_url, self.sweep.diagnostics)
+            open_cells |= {samples.cell.fingerprint: samples for samples in again}
         return by_others
 
     @staticmethod

@@ -39,6 +39,7 @@ class SweepRun:
         self.tenancy = Tenancy(writer.engine, sweep_id)
         self.computed = self.failed = 0
         self.metrics = Metrics()
+        self.lost_cells: set[str] = set()  # taken over by another coordinator
         self._lost_workers = 0
         self._finished: list[SampleRow] = []  # of this turn; one transaction for all
         self._beat = 0.0
@@ -83,6 +84,7 @@ class SweepRun:
             Cancelled: to end.
         """
         lost = self.tenancy.beat()
+        self.lost_cells |= lost
         if lost and crew is not None:
             dropped = sum(group.queue.drop(lost) for group in crew.groups)
             log.warning("%d cells are computed by another coordinator now: %d samples left to it", len(lost), dropped)

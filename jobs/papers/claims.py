@@ -1,9 +1,7 @@
-"""What the papers claim, as data: published tables, claims, and the tests that decide them."""
+"""All claims and published tables of the three papers."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from jobs.papers import audits, epikv, hierarchy, qevict
+from jobs.papers.kinds import Claim, Published
 
-from jobs.papers.picks import Pick
-from jobs.papers.verdicts import Expected
-from tiercache.strict import Strict as _Strict  # noqa: F401
+CLAIMS: tuple[Claim, ...] = (*hierarchy.CLAIMS, *audits.CLAIMS, *epikv.CLAIMS, *qevict.CLAIMS)
+PUBLISHED: tuple[Published, ...] = (*hierarchy.PUBLISHED, *epikv.PUBLISHED, *qevict.PUBLISHED)

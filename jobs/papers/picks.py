@@ -16,6 +16,8 @@ T = TypeVar("T")
 class Pick:
     """A policy by preset and knobs; a knob that isn't given has the preset's default, and `SCALED` ones are free.
 
+    A budget among the knobs is taken as it stands.
+
     level  of those that differ in budget alone: -1 the largest, -2 the next.
     kind   take only budgets of that kind: `tokens`, `ratio` or `bytes`.
     """
@@ -28,12 +30,15 @@ class Pick:
     def __str__(self) -> str:
         words = [self.name, *(f"{knob}={value}" for knob, value in self.knobs.items())]
         budget = {-1: "largest", -2: "second largest"}.get(self.level, f"{-self.level}. largest")
-        return " ".join(words) + (f" ({budget} budget)" if "budget" in PRESETS[self.name].required else "")
+        free = "budget" in PRESETS[self.name].required and "budget" not in self.knobs
+        return " ".join(words) + (f" ({budget} budget)" if free else "")
 
     def config(self) -> dict[str, Any]:
         """The whole policy, with stand-ins for the lengths that are free."""
         needed = {knob: _STAND_IN[knob] for knob in PRESETS[self.name].required if knob not in self.knobs}
-        found: dict[str, Any] = json.loads(json.dumps(parse_policy({"name": self.name, **needed, **self.knobs}).config()))
+        found: dict[str, Any] = json.loads(
+            json.dumps(parse_policy({"name": self.name, **needed, **self.knobs}).config())
+        )
         return found
 
 
@@ -63,11 +68,14 @@ def budget(policy: Mapping[str, Any]) -> tuple[str, float] | None:
 
 def choose(pick: Pick, cells: Sequence[tuple[T, Mapping[str, Any]]]) -> T | None:
     """The cell that is meant, of (cell, its policy's configuration); None where there is none."""
-    wanted = identity(pick.config())
+    meant = pick.config()
+    wanted, exact = identity(meant), budget(meant) if "budget" in pick.knobs else None
     found = [
-        (size[1] if (size := budget(policy)) else 0.0, cell)
-        for cell, policy in cells
-        if identity(policy) == wanted and (pick.kind is None or (budget(policy) or ("", 0))[0] == pick.kind)
+        (size[1] if size else 0.0, cell)
+        for cell, policy, size in ((cell, policy, budget(policy)) for cell, policy in cells)
+        if identity(policy) == wanted
+        and exact in (None, size)
+        and (pick.kind is None or (size and size[0] == pick.kind))
     ]
     found.sort(key=lambda each: each[0])
     return found[pick.level][1] if -len(found) <= pick.level < 0 else None

@@ -1,0 +1,173 @@
+"""A claim's tests on the cells of one setting."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from jobs.compare import Verdicts, compare
+from jobs.papers.kinds import Along, Claim, Contrast, Resident, Speed, Test
+from jobs.papers.settings import Setting
+from jobs.papers.verdicts import (
+    NOT_SUPPORTED,
+    SUPPORTED,
+    UNDECIDED,
+    Difference,
+    Expected,
+    Verdict,
+    at_limit,
+    judge,
+    problems_needed,
+    together,
+)
+from jobs.statistics import Scores, holm, independence, paired, smallest_effect
+
+_Z_95 = 1.959963984540054
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One test of a claim.
+
+    what          the cells, by their labels.
+    found         None for a count or a rate, which `says` then states, and where no problem is common.
+    shown         smallest difference that these problems could have shown with 80% power.
+    needed        problems that would show the claim's margin, about.
+    baseline      the label that `tiercache compare --baseline` takes to give the numbers; None for a grid's.
+    """
+
+    what: str
+    expected: Expected | None
+    margin: float
+    found: Difference | None
+    n: int
+    test: str
+    shown: float | None
+    needed: int | None
+    says: str
+    verdict: Verdict
+    baseline: str | None
+
+
+@dataclass(frozen=True)
+class Judged:
+    claim: Claim
+    setting: Setting
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+
+
+def judged(claim: Claim, setting: Setting) -> Judged | None:
+    """The verdict, each p corrected by Holm over the claim's tests; None where the setting lacks one of its cells."""
+    if any(setting.find(pick) is None for pick in claim.picks):
+        return None
+    findings = [_measure(test, setting) for test in claim.tests]
+    corrected = holm([each.found.p if each.found else None for each in findings])
+    findings = [_decide(each, p) for each, p in zip(findings, corrected, strict=True)]
+    return Judged(claim, setting, together([each.verdict for each in findings]), tuple(findings))
+
+
+def _decide(finding: Finding, p: float | None) -> Finding:
+    if finding.found is None or finding.expected is None or p is None:
+        return finding
+    found = replace(finding.found, p=p)
+    limit = at_limit(finding.expected, found)
+    says = f"both accuracies are at the {limit}, where policies can't be told apart" if limit else ""
+    return replace(finding, found=found, verdict=judge(finding.expected, found, finding.margin), says=says)
+
+
+def _measure(test: Test, setting: Setting) -> Finding:
+    match test:
+        case Contrast():
+            return _contrast(test, setting)
+        case Along():
+            return _along(test, setting)
+        case Resident():
+            return _resident(test, setting)
+        case Speed():
+            return _speed(test, setting)
+        case _:
+            assert_never(test)
+
+
+def _contrast(test: Contrast, setting: Setting) -> Finding:
+    first, second = setting.find(test.first), setting.find(test.second)
+    assert first is not None
+    assert second is not None
+    (group,) = compare([first, second], setting.verdicts, setting.configs, baseline=second.fingerprint)
+    versus = group.cells[0].versus
+    what = f"{first.policy} less {second.policy}"
+    if versus is None:
+        return _nothing(what, test.expected, test.margin, "no problem is common to both")
+    margin = test.margin * versus.baseline if test.relative else test.margin
+    found = Difference(versus.policy, versus.baseline, versus.difference, versus.low, versus.high, versus.p_value)
+    return _finding(what, test.expected, margin, found, versus.n_problems, versus.test, second.policy)
+
+
+def _along(test: Along, setting: Setting) -> Finding:
+    axis = 0 if test.ratio == "hbm" else 1
+    cells = {ratios: setting.find(pick) for ratios, pick in test.grid}
+    scores = {ratios: _scores(setting.verdicts[cell.fingerprint]) for ratios, cell in cells.items() if cell}
+    levels = sorted({ratios[axis] for ratios in scores})
+    strata = sorted({ratios[1 - axis] for ratios in scores})
+    what = f"{test.ratio} {levels[-1]:g} less {levels[0]:g}, over {len(strata)} levels of the other ratio"
+    common = set.intersection(*(set(each) for each in scores.values()))
+    found = independence(scores)
+    trend = found.hbm if test.ratio == "hbm" else found.evict
+    if not common or trend is None:
+        return _nothing(what, test.expected, test.margin, "no problem is common to all levels")
+
+    def at(level: float) -> Scores:
+        keys = [(level, other) if axis == 0 else (other, level) for other in strata]
+        return {problem: [_mean(scores[key][problem]) for key in keys] for problem in common}
+
+    outer = paired(at(levels[-1]), at(levels[0]))
+    difference = Difference(outer.policy, outer.baseline, outer.difference, outer.low, outer.high, trend.p_value)
+    return _finding(what, test.expected, test.margin, difference, outer.n_problems, "permutation of the slope", None)
+
+
+def _finding(
+    what: str, expected: Expected, margin: float, found: Difference, n: int, test: str, baseline: str | None
+) -> Finding:
+    # The mean squared difference of a problem, from the interval's width; for 0/1 scores the share that differs.
+    spread = min(1.0, n * ((found.high - found.low) / 2 / _Z_95) ** 2 + found.value**2)
+    shown, needed = smallest_effect(n, discordant=spread), problems_needed(margin, spread)
+    return Finding(what, expected, margin, found, n, test, shown, needed, "", UNDECIDED, baseline)
+
+
+def _nothing(what: str, expected: Expected, margin: float, says: str) -> Finding:
+    return Finding(what, expected, margin, None, 0, "none", None, None, says, UNDECIDED, None)
+
+
+def _resident(test: Resident, setting: Setting) -> Finding:
+    cell = setting.find(test.policy)
+    assert cell is not None
+    share, label = cell.resident_share, f"{cell.policy}: device bytes of the full cache's"
+    if share is None:
+        return _count(label, "bytes were not measured", UNDECIDED)
+    verdict = SUPPORTED if share <= test.at_most else NOT_SUPPORTED
+    return _count(label, f"{100 * share:.1f}%, claimed at most {100 * test.at_most:.1f}%", verdict)
+
+
+def _speed(test: Speed, setting: Setting) -> Finding:
+    first, second = setting.find(test.first), setting.find(test.second)
+    assert first is not None
+    assert second is not None
+    label = f"decode rate of {first.policy} over {second.policy}"
+    ours, theirs = first.decode_tokens_per_s, second.decode_tokens_per_s
+    if not ours or not theirs:
+        return _count(label, f"not measured; published {test.published:.2f}", UNDECIDED)
+    shared = "" if first.exclusive and second.exclusive else ", measured beside other engines"
+    says = f"{ours / theirs:.2f}{shared}; published {test.published:.2f}. One rate a cell has no interval"
+    return _count(label, says, UNDECIDED)
+
+
+def _count(what: str, says: str, verdict: Verdict) -> Finding:
+    return Finding(what, None, 0.0, None, 0, "none", None, None, says, verdict, None)
+
+
+def _scores(verdicts: Verdicts) -> dict[str, list[float]]:
+    return {problem: [verdict.score for verdict in repeats.values()] for problem, repeats in verdicts.items()}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,104 @@
+"""Blocks as Markdown and as one HTML page. All text is taken for text: names may come from anywhere."""
+
+import html
+import re
+from typing import assert_never
+
+from jobs.papers.blocks import Block, Bullets, Document, Heading, Paragraph, Table
+from jobs.printable import printable
+
+_SPECIAL = re.compile(r"[\\`*_{}\[\]<>#|~&!$]")
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+table { border-collapse: collapse; margin: .8rem 0 .2rem; } th, td { border: 1px solid #ccc; padding: .25rem .5rem; }
+th { background: #f2f2f2; text-align: left; } td.n { text-align: right; white-space: nowrap; }
+.from { color: #555; font-size: 13px; margin: 0 0 1.2rem; } code { font-size: 13px; }
+.scroll { overflow-x: auto; }
+"""
+
+
+def markdown(document: Document) -> str:
+    return "\n\n".join(_markdown(block) for block in document) + "\n"
+
+
+def _markdown(block: Block) -> str:
+    match block:
+        case Heading():
+            return f"{'#' * block.level} {_plain(block.text)}"
+        case Paragraph():
+            return _plain(block.text)
+        case Bullets():
+            return "\n".join(f"* {_plain(item)}" for item in block.items)
+        case Table():
+            lines = [_row(block.columns)]
+            lines.append(
+                "|" + "|".join("--:" if i in block.numbers else "---" for i in range(len(block.columns))) + "|"
+            )
+            lines += [_row(row) for row in block.rows]
+            sources = ", ".join(_code(source) for source in block.sources)
+            return "\n".join(lines) + f"\n\nFrom: {sources}"
+        case _:
+            assert_never(block)
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return "| " + " | ".join(map(_plain, cells)) + " |"
+
+
+def _plain(text: str) -> str:
+    """One line, with every sign that Markdown would obey behind a backslash; also where a line would begin a list."""
+    line = _SPECIAL.sub(r"\\\g<0>", _one_line(text))
+    line = re.sub(r"(?i)\b(https?|ftp)://", r"\1:\\/\\/", line)
+    return re.sub(r"^([-+=]|\d+[.)])(?= |$)", r"\\\1", line)
+
+
+def _code(text: str) -> str:
+    """A code span; its fence is longer than any run of backticks inside."""
+    line = _one_line(text)
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
+    blank = " " if line.startswith("`") or line.endswith("`") else ""
+    return fence + blank + line + blank + fence
+
+
+def _one_line(text: str) -> str:
+    return printable(" ".join(text.split()))
+
+
+def page(document: Document) -> str:
+    """A page that loads nothing and runs nothing."""
+    title = next((block.text for block in document if isinstance(block, Heading)), "Report")
+    body = "\n".join(map(_html, document))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+        f"<title>{_text(title)}</title>\n<style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
+    )
+
+
+def _html(block: Block) -> str:
+    match block:
+        case Heading():
+            return f"<h{block.level}>{_text(block.text)}</h{block.level}>"
+        case Paragraph():
+            return f"<p>{_text(block.text)}</p>"
+        case Bullets():
+            return "<ul>" + "".join(f"<li>{_text(item)}</li>" for item in block.items) + "</ul>"
+        case Table():
+            head = "".join(f"<th>{_text(name)}</th>" for name in block.columns)
+            rows = "\n".join(
+                "<tr>" + "".join(_cell(text, i in block.numbers) for i, text in enumerate(row)) + "</tr>"
+                for row in block.rows
+            )
+            sources = ", ".join(f"<code>{_text(source)}</code>" for source in block.sources)
+            table = f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table></div>'
+            return f'{table}\n<p class="from">From: {sources}</p>'
+        case _:
+            assert_never(block)
+
+
+def _cell(text: str, number: bool) -> str:
+    return f'<td class="n">{_text(text)}</td>' if number else f"<td>{_text(text)}</td>"
+
+
+def _text(text: str) -> str:
+    return html.escape(_one_line(text), quote=True)
