@@ -187,21 +187,21 @@ class WorkQueue:
 
     def drop(self, fingerprints: set[str]) -> int:
         """Forgets waiting shards of these cells, which another coordinator computes now; returns how many samples."""
-        kept = deque(group for group in self._waiting if group[0].cell.fingerprint not in fingerprints)
-        dropped = sum(map(len, self._waiting)) - sum(map(len, kept))
-        self._waiting = kept
-        self.remaining -= dropped
-        for name in fingerprints:
-            self.left.pop(name, None)
-        return dropped
+        gone = [group for group in self._waiting if group[0].cell.fingerprint in fingerprints]
+        self._waiting = deque(group for group in self._waiting if group[0].cell.fingerprint not in fingerprints)
+        for group in gone:
+            self._forget(group[0].cell.fingerprint, len(group))
+        return sum(map(len, gone))
 
     def _settle(self, sample: Sample) -> None:
         """A sample is owed no more."""
-        self.remaining -= 1
-        name = sample.cell.fingerprint
-        self.left[name] -= 1
-        if not self.left[name]:
-            del self.left[name]
+        self._forget(sample.cell.fingerprint, 1)
+
+    def _forget(self, cell: str, samples: int) -> None:
+        self.remaining -= samples
+        self.left[cell] -= samples
+        if not self.left[cell]:
+            del self.left[cell]
 
 
 def _even(group: Sequence[Sample], size: int) -> list[Sequence[Sample]]:

@@ -124,7 +124,25 @@ def test_whatever_dies_every_sample_ends_exactly_once(seed: int, n: int, size: i
             queue.ended(shard)
         else:
             ended.extend((cell, sample.key) for sample in queue.lost(shard, blamed=rng.random() < 0.8))
+        if rng.random() < 0.1:  # all workers are ended on purpose
+            queue.recall()
+            out = []
+        assert queue.left.total() == queue.remaining == len(samples) - len(ended)
+        assert all(number > 0 for number in queue.left.values())
     assert sorted(ended) == sorted((s.cell.fingerprint, s.key) for s in samples)
+
+
+def test_a_cell_that_another_takes_over_is_dropped_but_for_what_is_out() -> None:
+    queue, _ = queue_of(n=10, shard_size=4)
+    first = queue.peek().fingerprint
+    out = queue.next_shard()
+    assert queue.drop({first}) == 10 - len(out.tasks)
+    assert queue.remaining == 10 + len(out.tasks)
+    for task in out.tasks:
+        queue.arrived(out, task.key)
+    queue.ended(out)
+    assert first not in queue.left
+    assert queue.peek().fingerprint != first
 
 
 def test_cells_compare_by_fingerprint() -> None:
