@@ -7,7 +7,6 @@ that marks read on white and on black.
 from __future__ import annotations
 
 import colorsys
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -24,7 +23,7 @@ PRESETS: dict[str, tuple[int | None, str]] = {
     "random": (0, "x"),
 }
 HUE_SPREAD = 20  # degrees within a preset, so that several of its settings can be told apart
-OTHER_HUES = (300, 90, 195, 250, 15, 150)
+GOLDEN_ANGLE = 137.5  # degrees: hues so far apart never come round to the same one
 OTHER_MARKERS = ("pentagon", "triangle-left", "triangle-right", "bowtie", "hourglass", "octagon")
 
 OUTCOME_COLOURS = {
@@ -50,22 +49,22 @@ def looks(policies: Iterable[tuple[str, str]]) -> dict[str, Look]:
     families: dict[str, list[str]] = {}
     for label, preset in sorted(set(policies)):
         families.setdefault(preset, []).append(label)
+    others = sorted(set(families) - set(PRESETS))
+    known: dict[str, tuple[float | None, str]] = {
+        **PRESETS,
+        **{
+            preset: ((90 + GOLDEN_ANGLE * place) % 360, OTHER_MARKERS[place % len(OTHER_MARKERS)])
+            for place, preset in enumerate(others)
+        },
+    }
     return {
-        label: Look(_colour(preset, place, len(labels)), _family(preset)[1])
+        label: Look(_colour(known[preset][0], place, len(labels)), known[preset][1])
         for preset, labels in families.items()
         for place, label in enumerate(labels)
     }
 
 
-def _family(preset: str) -> tuple[int | None, str]:
-    if preset in PRESETS:
-        return PRESETS[preset]
-    digest = hashlib.sha256(preset.encode()).digest()  # the same on every machine, unlike hash()
-    return OTHER_HUES[digest[0] % len(OTHER_HUES)], OTHER_MARKERS[digest[1] % len(OTHER_MARKERS)]
-
-
-def _colour(preset: str, place: int, members: int) -> str:
-    hue = _family(preset)[0]
+def _colour(hue: float | None, place: int, members: int) -> str:
     lightness = 0.5 if members == 1 else 0.44 + 0.28 * place / (members - 1)
     saturation = 0.0 if hue is None else 0.68
     turn = 0.0 if members == 1 else HUE_SPREAD * (place / (members - 1) - 0.5)

@@ -36,8 +36,8 @@ def overview(cells: list[CellSummary], look: Mapping[str, Look]) -> None:
                 _chart(figure, figures.alt_text(figure, cells))
     notes = [
         "Bytes are the ledger's logical KV bytes of one sequence, averaged over decode steps and samples.",
-        "The dotted front is of policies that no other beats on both accuracy and resident bytes; host memory isn't "
-        "counted, nor is chance.",
+        "Ringed policies, joined by the dotted front, are beaten by no other on both accuracy and resident bytes; host "
+        "memory isn't counted, nor is chance.",
         "Tokens/s are those of an engine on the machine that ran the shard, at the batch it could admit.",
         "Intervals take samples as independent; the dashed line and the band are the full cache.",
     ]
@@ -106,7 +106,7 @@ def paired(source: data.Source, cells: list[CellSummary], look: Mapping[str, Loo
     st.caption(
         "Paired: each policy and the baseline on the same problem and repeat, both judged (a failed sample pairs with "
         "nothing). Gained is right only here, lost right only with the baseline. Intervals are Agresti and Min's, with "
-        "part marks the normal one; hollow: the interval holds zero. They aren't corrected for how many policies there are."
+        "part marks the normal one; hollow: the interval holds zero. They aren't corrected for their number."
     )
 
 

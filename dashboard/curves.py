@@ -6,6 +6,7 @@ about either.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,7 +25,7 @@ from dashboard.drawing import (
     require_one_protocol,
     say,
 )
-from dashboard.wording import ellipsised, percent, plain
+from dashboard.wording import percent, plain, shortened
 from db.queries import CellSummary, PairedDelta
 
 # Settings that say how much is kept, the most usual first.
@@ -33,7 +34,8 @@ DEFAULT = "default"
 HALF = 0.5  # of the full cache's bytes
 IN_COLOUR = 8  # as many lines as colours can still be told apart
 PLOT_HEIGHT = 460
-FADED = "rgba(128,128,128,0.28)"
+DASHES = ("solid", "dash", "dot", "dashdot")  # lines of one preset have its hue
+FADED = "rgba(128,128,128,0.45)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def _split(name: str, members: Sequence[CellSummary]) -> list[Line]:
             " ".join([name, *(f"{each}={value}" for each, value in others if value != DEFAULT)]),
             group[0].policy_name,
             knob if len(group) > 1 else None,
-            tuple(sorted(group, key=lambda cell: (cell.resident_share or 0.0, cell.policy))),
+            tuple(sorted(group, key=lambda cell: (cell.resident_share or 0.0, cell.accuracy or 0.0))),
         )
         for others, group in sorted(groups.items())
     ]
@@ -128,9 +130,11 @@ def budget_curves(
     found = [line for line in lines(cells) if line.policy_name != FULL]
     grey = [line for line in found if in_colour is not None and line.policy_name not in in_colour]
     _add_grey(figure, grey)
-    for line in found:
-        if line not in grey:
-            _add_line(figure, line, looks)
+    coloured = [line for line in found if line not in grey]
+    place: Counter[str] = Counter()
+    for line, name in zip(coloured, shortened([line.name for line in coloured]), strict=True):
+        _add_line(figure, line, name, looks, DASHES[place[line.policy_name] % len(DASHES)])
+        place[line.policy_name] += 1
     full = next((cell for cell in cells if cell.policy_name == FULL and measured(cell)), None)
     if full is not None:
         figure.update_layout(shapes=baseline_shapes(full))
@@ -146,7 +150,7 @@ def budget_curves(
         tickformat=".0%",
         range=[-0.02, max(1.0, widest) + 0.03],
     )
-    finished(figure, "Accuracy against the resident share", plot_height=PLOT_HEIGHT)
+    finished(figure, "Accuracy against the resident share", plot_height=PLOT_HEIGHT, legend_height=0)
     beside = {"orientation": "v", "x": 1.01, "xanchor": "left", "y": 1, "yanchor": "top"}
     return figure.update_layout(showlegend=bool(found), legend=beside)
 
@@ -162,12 +166,13 @@ def _add_grey(figure: go.Figure, grey: Sequence[Line]) -> None:
             line={"color": FADED, "width": 1},
             marker={"color": FADED, "size": 5},
             name="others",
+            legendrank=2000,
             hovertemplate=["" if cell is None else describe(cell) for cell in points],
             connectgaps=False,
         )
 
 
-def _add_line(figure: go.Figure, line: Line, looks: Mapping[str, Look]) -> None:
+def _add_line(figure: go.Figure, line: Line, name: str, looks: Mapping[str, Look], dash: str) -> None:
     look = looks[line.points[len(line.points) // 2].policy]
     steep = cliff(line)
     if steep is not None:
@@ -177,7 +182,7 @@ def _add_line(figure: go.Figure, line: Line, looks: Mapping[str, Look]) -> None:
             mode="lines",
             line={"color": look.colour, "width": 11},
             opacity=0.22,
-            legendgroup=line.name,
+            legendgroup=plain(line.name),
             showlegend=False,
             hoverinfo="skip",
         )
@@ -188,9 +193,9 @@ def _add_line(figure: go.Figure, line: Line, looks: Mapping[str, Look]) -> None:
         y=[accuracy for accuracy, _, _ in reaches],
         error_y=error_bars([above for _, above, _ in reaches], [below for _, _, below in reaches], look.colour),
         mode="lines+markers",
-        name=ellipsised(line.name),
-        legendgroup=line.name,
-        line={"color": look.colour, "width": 2},
+        name=name,
+        legendgroup=plain(line.name),
+        line={"color": look.colour, "width": 2, "dash": dash},
         marker={
             "color": [looks[cell.policy].colour for cell in line.points],
             "symbol": look.marker,
@@ -244,4 +249,4 @@ def in_words(cells: Sequence[CellSummary]) -> str:
         f"{line.name}: " + ", ".join(f"{percent(c.accuracy)} at {percent(c.resident_share, 0)}" for c in line.points)
         for line in lines(cells)[:12]
     ]
-    return plain(f"Chart: accuracy against the resident share, {len(lines(cells))} lines. " + "; ".join(told))
+    return f"Chart: accuracy against the resident share, {len(lines(cells))} lines. " + "; ".join(told)

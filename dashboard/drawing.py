@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from dashboard.colours import Look
-from dashboard.wording import ellipsised, hover, human_bytes, number, percent, plain
+from dashboard.wording import hover, human_bytes, number, percent, plain, shortened
 from db.queries import CellSummary
 
 FAINT = "rgba(128,128,128,0.75)"
@@ -28,8 +28,10 @@ def require_one_protocol(cells: Sequence[CellSummary]) -> None:
         raise ValueError(f"{len(found)} different (model, benchmark, protocol) can't share a chart; choose one of them")
 
 
-def marker(look: Look, hollow: bool = False) -> dict[str, Any]:
-    """Return a policy's mark; a hollow one says less than it seems to."""
+def marker(look: Look, hollow: bool = False, ring: bool = False) -> dict[str, Any]:
+    """Return a policy's mark; a hollow one says less than it seems to, a ringed one is on the Pareto front."""
+    if ring and not hollow:
+        return {"color": look.colour, "symbol": look.marker, "size": 15, "line": {"width": 3, "color": FAINT}}
     if hollow:
         return {"color": look.colour, "symbol": f"{look.marker}-open", "size": 12, "line": {"width": 2.5}}
     return {"color": look.colour, "symbol": look.marker, "size": 12, "line": {"width": 1, "color": FAINT}}
@@ -89,7 +91,7 @@ def list_rows(figure: go.Figure, labels: Sequence[str]) -> int:
         showgrid=False,
         range=[-0.6, max(len(labels), 1) - 0.4],
         tickvals=list(range(len(labels))),
-        ticktext=[ellipsised(label) for label in labels],
+        ticktext=shortened(labels),
     )
     return max(110, ROW_HEIGHT * len(labels))
 

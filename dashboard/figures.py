@@ -28,9 +28,10 @@ from dashboard.drawing import (
     say,
 )
 from dashboard.fronts import on_front
-from dashboard.wording import OUTCOME_NAMES, byte_unit, ellipsised, hover, human_bytes, percent, plain
+from dashboard.wording import OUTCOME_NAMES, byte_unit, hover, human_bytes, percent, plain, shortened
 from db.queries import CellSummary
 
+LEGEND_WIDTH = 28  # characters, so that two columns fit below half a page
 LEGEND_BY_CELL = 12  # with more cells the legend names presets, of which there are fewer
 
 MemoryAxis = Literal["bytes", "share"]
@@ -50,8 +51,9 @@ def accuracy_against_memory(
     else:
         divisor, x_title, x_format = 1.0, "Resident KV bytes / bytes of the full cache", ".0%"
     xs = [None if value is None else value / divisor for value in values]
-    figure = _accuracy_scatter(cells, xs, looks)
-    _add_front(figure, cells, xs)
+    front = on_front(cells)
+    figure = _accuracy_scatter(cells, xs, looks, ringed=front)
+    _add_front(figure, cells, xs, front)
     figure.update_xaxes(title={"text": x_title}, tickformat=x_format)
     return finished(figure, "Accuracy against resident memory", legend_height=_legend_height(cells))
 
@@ -101,14 +103,14 @@ def outcome_bars(cells: Sequence[CellSummary]) -> go.Figure:
         {**beside, "y": place, "text": "–" if cell.truncation_rate is None else percent(cell.truncation_rate, 0)}
         for place, cell in enumerate(ordered)
     ]
-    heading = {**beside, "y": 1.0, "yref": "paper", "yanchor": "bottom", "text": "cut off"}
+    heading = {**beside, "y": 1.0, "yref": "paper", "yanchor": "bottom", "yshift": 18, "text": "cut off"}
     if not ordered:
         say(figure)
     # All at once: plotly copies the whole list for each that is added singly.
     figure.update_layout(barmode="stack", bargap=0.3, annotations=[*figure.layout.annotations, *cut_off, heading])
     figure.update_xaxes(title={"text": "Share of samples"}, tickformat=".0%", range=[0, 1])
     height = list_rows(figure, _labels(ordered))
-    return finished(figure, "Outcomes", plot_height=height, legend_height=2 * LEGEND_ROW_HEIGHT, right=70, top=True)
+    return finished(figure, "Outcomes", plot_height=height, legend_height=3 * LEGEND_ROW_HEIGHT, right=70, top=True)
 
 
 def memory_bars(cells: Sequence[CellSummary]) -> go.Figure:
@@ -148,7 +150,7 @@ def memory_bars(cells: Sequence[CellSummary]) -> go.Figure:
     if not ordered:
         say(figure)
     height = list_rows(figure, _labels(ordered))
-    return finished(figure, "Memory by tier", plot_height=height, legend_height=2 * LEGEND_ROW_HEIGHT, top=True)
+    return finished(figure, "Memory by tier", plot_height=height, legend_height=3 * LEGEND_ROW_HEIGHT, top=True)
 
 
 def tier_tokens(hbm: int | None, ddr: int | None, packed: int | None, evicted: int | None) -> go.Figure:
@@ -184,12 +186,14 @@ def _accuracy_scatter(
     xs: Sequence[float | None],
     looks: Mapping[str, Look],
     hollow: Collection[str] = (),
+    ringed: Collection[str] = (),
 ) -> go.Figure:
     require_one_protocol(cells)
-    front = on_front(cells)
     figure = go.Figure()
     shapes: list[dict[str, Any]] = []
     named: set[str] = set()
+    grouped = len(cells) > LEGEND_BY_CELL
+    labels = dict(zip(cells, shortened([cell.policy for cell in cells], LEGEND_WIDTH), strict=True))
     for cell, x in sorted(zip(cells, xs, strict=True), key=lambda pair: _place(pair[0])):
         reach = interval(cell)
         if x is None or reach is None:
@@ -197,18 +201,17 @@ def _accuracy_scatter(
         look = looks[cell.policy]
         if cell.policy_name == FULL:
             shapes += baseline_shapes(cell)
-        grouped = len(cells) > LEGEND_BY_CELL
         accuracy, above, below = reach
-        more = ["on the Pareto front: accuracy against resident bytes"] if cell.fingerprint in front else []
+        more = ["on the Pareto front: accuracy against resident bytes"] if cell.fingerprint in ringed else []
         figure.add_scatter(
             x=[x],
             y=[accuracy],
             error_y=error_bars([above], [below], look.colour),
             mode="markers",
-            name=plain(cell.policy_name) if grouped else ellipsised(cell.policy),
+            name=plain(cell.policy_name) if grouped else labels[cell],
             legendgroup=plain(cell.policy_name) if grouped else cell.fingerprint,
             showlegend=not (grouped and cell.policy_name in named),
-            marker=marker(look, cell.fingerprint in hollow),
+            marker=marker(look, cell.fingerprint in hollow, cell.fingerprint in ringed),
             hovertemplate=describe(cell, *more),
         )
         named.add(cell.policy_name)
@@ -220,8 +223,9 @@ def _accuracy_scatter(
     return figure
 
 
-def _add_front(figure: go.Figure, cells: Sequence[CellSummary], xs: Sequence[float | None]) -> None:
-    front = on_front(cells)
+def _add_front(
+    figure: go.Figure, cells: Sequence[CellSummary], xs: Sequence[float | None], front: Collection[str]
+) -> None:
     points = sorted(
         (x, cell.accuracy)
         for cell, x in zip(cells, xs, strict=True)
@@ -234,6 +238,7 @@ def _add_front(figure: go.Figure, cells: Sequence[CellSummary], xs: Sequence[flo
             mode="lines",
             line={"shape": "hv", "dash": "dot", "width": 1.5, "color": FAINT},
             name="Pareto front",
+            showlegend=False,
             hovertemplate="the Pareto front<extra></extra>",
         )
 
@@ -260,5 +265,5 @@ def _labels(cells: Sequence[CellSummary]) -> list[str]:
 def _legend_height(cells: Sequence[CellSummary]) -> int:
     """Of all cells, measured or not, so that charts side by side are of one height. Two or three columns."""
     presets = len({cell.policy_name for cell in cells})
-    rows = -(-(presets + 1) // 3) if len(cells) > LEGEND_BY_CELL else -(-(len(cells) + 1) // 2)
+    rows = -(-presets // 3) if len(cells) > LEGEND_BY_CELL else -(-len(cells) // 2)
     return LEGEND_ROW_HEIGHT * max(1, rows)

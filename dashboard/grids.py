@@ -14,6 +14,7 @@ from db.queries import CellSummary
 HIERARCHY = "hierarchy"
 Grid = dict[tuple[float, float], CellSummary]  # by (hbm, evict)
 ACCURACY_COLOURS = [[0.0, "#f3ecd2"], [0.35, "#8fc9b0"], [0.7, "#2f86a3"], [1.0, "#173f6e"]]
+DARK_FROM = 0.7
 CELL_HEIGHT = 64
 
 
@@ -59,8 +60,6 @@ def hbm_evict_map(grid: Grid) -> go.Figure:
             z=[[cell and cell.accuracy for cell in row] for row in rows],
             x=[f"{evict:g}" for evict in evicts],
             y=[f"{hbm:g}" for hbm in hbms],
-            text=[["" if c is None else f"{percent(c.accuracy)}<br>n={c.n}" for c in row] for row in rows],
-            texttemplate="%{text}",
             customdata=[["" if c is None else describe(c).removesuffix(NO_NAME) for c in row] for row in rows],
             hovertemplate=f"%{{customdata}}{NO_NAME}",
             hoverongaps=False,
@@ -71,18 +70,32 @@ def hbm_evict_map(grid: Grid) -> go.Figure:
             xgap=3,
             ygap=3,
         )
-        # A gap in a heat map can't bear text, so the dashes are annotations.
-        gaps = [
-            {"x": column, "y": row, "text": "–" if cell is None else "–<br>no sample", "showarrow": False}
-            for row, cells in enumerate(rows)
-            for column, cell in enumerate(cells)
-            if cell is None or cell.accuracy is None
-        ]
-        figure.update_layout(annotations=gaps)
+        # Annotations: a gap in a heat map can't bear text, and theirs doesn't contrast with every colour.
+        figure.update_layout(
+            annotations=[
+                {"x": column, "y": row, "showarrow": False, **_written(cell)}
+                for row, cells in enumerate(rows)
+                for column, cell in enumerate(cells)
+            ]
+        )
     figure.update_xaxes(title={"text": "Eviction ratio (evict)"}, type="category")
     figure.update_yaxes(title={"text": "HBM ratio (hbm)"}, type="category")
-    finished(figure, "Accuracy by HBM ratio and eviction ratio", plot_height=max(160, CELL_HEIGHT * len(hbms)))
+    finished(
+        figure,
+        "Accuracy by HBM ratio and eviction ratio",
+        plot_height=max(160, CELL_HEIGHT * len(hbms)),
+        legend_height=0,
+    )
     return figure.update_xaxes(showgrid=False).update_yaxes(showgrid=False)
+
+
+def _written(cell: CellSummary | None) -> dict[str, Any]:
+    if cell is None:
+        return {"text": "–"}
+    if cell.accuracy is None:
+        return {"text": "–<br>no sample"}
+    colour = "#ffffff" if cell.accuracy >= DARK_FROM else "#16222c"
+    return {"text": f"<b>{percent(cell.accuracy)}</b><br>n={cell.n}", "font": {"color": colour}}
 
 
 def in_words(grid: Grid) -> str:

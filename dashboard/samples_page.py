@@ -202,13 +202,12 @@ def _outputs(source: data.Source, sample: SampleDetail, first: str | None) -> No
         st.text("The outputs are equal.")
         marked = texts
     else:
-        st.text(f"The outputs part after {same:,} characters, at {PARTING.strip()}:")
-        for column, title, text in zip(st.columns(2), titles, texts, strict=True):
-            column.text(title)
-            _verbatim(column, around(text, same), 420)
+        st.text(f"The outputs part after {same:,} characters (at {PARTING.strip()} below).")
+        if same > 2 * AROUND:  # further down than one sees at once
+            for column, text in zip(st.columns(2), texts, strict=True):
+                _verbatim(column, around(text, same), 420)
         left, right = (f"{text[:same]}{PARTING}{text[same:]}" for text in texts)
         marked = left, right
-    st.text("The whole outputs")
     for column, title, text in zip(st.columns(2), titles, marked, strict=True):
         column.text(title)
         _verbatim(column, text, 420)

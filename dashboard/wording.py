@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import html
-import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 EMPTY_HINT = "tiercache run sweeps/demo.yaml"
 NO_NAME = "<extra></extra>"  # plotly else writes the trace's name beside its hover text
@@ -57,20 +56,29 @@ def plain(text: str) -> str:
     return html.escape(text, quote=False)
 
 
-def wrapped(label: str, width: int = 30) -> str:
-    """Return a policy's label for a chart: as `plain`, broken between its settings where it is long."""
-    lines = textwrap.wrap(label, width, break_long_words=False, break_on_hyphens=False)
-    return "<br>".join(plain(line) for line in lines)
-
-
 def ellipsised(label: str, width: int = 38) -> str:
-    """Return a label of at most `width` characters, as `plain`. What goes is between the budget and the last settings:
-    there labels of one preset differ least.
-    """
+    """Return a label of at most `width` characters, as `plain`: what is too long loses its middle."""
     if len(label) > width:
         tail = width // 3
         label = f"{label[: width - tail - 1]}…{label[-tail:]}"
     return plain(label)
+
+
+def shortened(labels: Sequence[str], width: int = 38) -> list[str]:
+    """Return `ellipsised` labels. Of those that would read alike, the settings that tell them apart are kept."""
+    alike: dict[str, list[str]] = {}
+    for label in labels:
+        alike.setdefault(ellipsised(label, width), []).append(label)
+    return [ellipsised(_telling(label, alike[ellipsised(label, width)]), width) for label in labels]
+
+
+def _telling(label: str, alike: Sequence[str]) -> str:
+    """Leave out the words that all of `alike` share, but the first."""
+    if len(set(alike)) == 1:
+        return label
+    shared = set.intersection(*(set(each.split()) for each in alike))
+    first, *rest = label.split()
+    return " ".join([first, "…", *(word for word in rest if word not in shared)])
 
 
 def hover(lines: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jobs.plan import longest_context
-from jobs.report import bytes_text
+from jobs.report import WIDTH, bytes_text
 from tiercache.capacity import FORMULAS, PROJECTIONS, T1_READS, Capacity, capacity
 from tiercache.errors import ModelError, RequestError
 from tiercache.gpus import GPU_USABLE, Machine
@@ -26,9 +26,10 @@ DEFAULT_POLICIES = (
     "hierarchy hbm=0.3 evict=0.03",
     "qevict budget=bytes:0.2",
 )
+COMPACT_BELOW = 136
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_SIZE = re.compile(r"(\d{1,6}(?:\.\d{1,6})?) ?([KMGT]?)(i?)B", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,6}(?:\.\d{1,6})?) ?([KMGT]?)(i?)B", re.IGNORECASE | re.ASCII)
 
 
 def find_shape(model: str) -> ModelShape:
@@ -92,9 +93,9 @@ def capacities(
     ]
 
 
-def tables(groups: Sequence[Sequence[Capacity]], batches: Sequence[int]) -> list[Table]:
-    """One table for each context."""
-    return [_table(group, batches) for group in groups]
+def tables(groups: Sequence[Sequence[Capacity]], batches: Sequence[int], width: int = WIDTH) -> list[Table]:
+    """One table for each context. A narrow one has neither tiers nor ways of reading that the policy doesn't use."""
+    return [_table(group, batches, width < COMPACT_BELOW) for group in groups]
 
 
 def notes(model: str, first: Capacity, contexts: Sequence[int]) -> list[str]:
@@ -164,21 +165,24 @@ def _entry(found: Capacity, batches: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _table(group: Sequence[Capacity], batches: Sequence[int]) -> Table:
+def _table(group: Sequence[Capacity], batches: Sequence[int], compact: bool) -> Table:
     first = group[0]
     title = Text(f"{first.context:,} tokens", style="bold")
     title.append(f"   {first.tokens.prompt:,} of them prompt; the full cache takes {bytes_text(first.full)}", "dim")
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("policy", overflow="fold", min_width=16)
-    for name in ("device", "T0", "T2", "host", *(f"bus\n{mode}" for mode in T1_READS), "rows"):
+    table.add_column("policy", overflow="fold", min_width=12)
+    tiers = () if compact else ("T0", "T2")
+    bus = ("bus",) if compact else tuple(f"bus\n{read}" for read in T1_READS)
+    for name in ("device", *tiers, "host", *bus, "rows"):
         table.add_column(name, justify="right", no_wrap=True)
     for rows in batches:
         table.add_column(f"tokens/s\n{rows} rows" if rows > 1 else "tokens/s\n1 row", justify="right", no_wrap=True)
     for found in group:
+        reads = (found.t1_read,) if compact else T1_READS
+        sizes = (found.row, *(() if compact else (found.t0, found.t2)), found.t1)
         table.add_row(
             Text(found.policy.label),
-            *(_bytes(value) for value in (found.row, found.t0, found.t2, found.t1)),
-            *(_bytes(sum(found.bus(mode))) for mode in T1_READS),
+            *map(_bytes, (*sizes, *(sum(found.bus(read)) for read in reads))),
             "–" if found.most_rows is None else f"{found.most_rows:,}",
             *(_rate(found, rows) for rows in batches),
         )

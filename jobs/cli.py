@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobs import db_commands
-from jobs.control_commands import cancel, pause, resume
-from jobs.data_commands import prepare
-from jobs.options import Data, Database, First, SpecPath, database_url, load
+from jobs.commands import database
+from jobs.commands.capacity import capacity
+from jobs.commands.control import cancel, pause, resume
+from jobs.commands.data import prepare
+from jobs.commands.options import Data, Database, First, SpecPath, database_url, load
+from jobs.commands.reporting import report
+from jobs.commands.results import compare, regrade
+from jobs.commands.submitting import logs, submit
 from jobs.printable import printable
-from jobs.result_commands import compare, regrade
-from jobs.submit_commands import logs, submit
 from tiercache.errors import TierCacheError
 
 if TYPE_CHECKING:
@@ -213,11 +215,13 @@ def dashboard(
     os.execvpe(arguments[0], arguments, environment(url))
 
 
-app.add_typer(db_commands.app)
+app.add_typer(database.app)
 app.command()(prepare)
 app.command()(submit)
 app.command()(logs)
 app.command()(compare)
+app.command()(report)
+app.command()(capacity)
 app.command()(pause)
 app.command()(resume)
 app.command()(cancel)

@@ -16,12 +16,12 @@ from jobs.prompts import CHARS_PER_TOKEN, chat_refusal, count_tokens, estimate_t
 from jobs.spec import Sweep
 from tiercache.errors import ModelError
 from tiercache.footprint import footprint
+from tiercache.gpus import GPU_USABLE
 from tiercache.model_spec import ModelSpec
 from tiercache.policy import Policy
 from tiercache.shapes import ModelShape, locate, shape_of
 
 GPU_BYTES = 80 * 2**30  # assumed where the cluster isn't asked
-GPU_USABLE = 0.9  # the rest is left to activations and the allocator
 CPU_SIZED_BYTES = 2**30  # weights below this run well on a CPU: no GPU is planned for them unless one is asked for
 
 

@@ -65,7 +65,7 @@ def prepare(
     Raises:
         TierCacheError, StorageError: whichever is wrong.
     """
-    from jobs.options import load
+    from jobs.commands.options import load
     from jobs.yaml_file import read_yaml
 
     read_yaml(spec)  # so that a file that is missing is named as it was typed

@@ -13,11 +13,18 @@ from tiercache.shapes import locate
 def token_counter(spec: ModelSpec, special: bool = True) -> Callable[[str], int]:
     """A function that counts the tokens of a text; `special`: with those that a tokenizer adds by itself.
 
-    Raises:
-        BenchmarkError: the model's tokenizer can't be read here.
+    The tokenizer is read when it is first needed; the function raises BenchmarkError if it can't be.
     """
-    tokenizer = _tokenizer(spec)
-    return lambda text: len(tokenizer.encode(text, add_special_tokens=special).ids)
+    return lambda text: len(_tokenizer(spec).encode(text, add_special_tokens=special).ids)
+
+
+def at_hand(spec: ModelSpec) -> bool:
+    """Whether the model's tokenizer can be read without network."""
+    if locate(spec) is not None:
+        return True
+    from huggingface_hub import try_to_load_from_cache
+
+    return isinstance(try_to_load_from_cache(spec.id, "tokenizer.json", revision=spec.revision), str)
 
 
 @lru_cache(maxsize=8)

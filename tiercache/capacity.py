@@ -33,8 +33,8 @@ FORMULAS: dict[str, str] = {
     "copy": "t1 if mirror else 0",
     "row": "t0 + t2 + staging + copy",
     "most_rows": "1 + (0.9 * gpu - weights - max(prompt_tokens * token, row)) // row",
-    "to_host": "layers * q_heads * head_dim * element if merge else token if mirror else 0",
-    "to_device": "t1 if stream else layers * q_heads * (head_dim * element + 4) if merge else 0",
+    "to_host": "(layers * q_heads * head_dim * element if merge else token if mirror else 0) if t1 else 0",
+    "to_device": "t1 if stream else layers * q_heads * (head_dim * element + 4) if merge and t1 else 0",
     "device_reads": "t0 + t2 + (0 if merge else t1)",
     "host_reads": "t1 if merge else 0",
     "weight_reads": "weights - vocab * hidden * element",
@@ -46,7 +46,7 @@ FORMULAS: dict[str, str] = {
 
 
 class Bus(NamedTuple):
-    """Bytes that cross between host and device in one decode step of one sequence."""
+    """Bytes that cross between host and device in one decode step of one sequence, its event's moves left out."""
 
     to_host: int
     to_device: int
@@ -223,7 +223,7 @@ def capacity(
     *,
     prompt: int = 512,
     dtype: str = "auto",
-    t1_read: T1Read | None = None,
+    t1_read: str | None = None,
     machine: Machine | None = None,
 ) -> Capacity:
     """The capacity at a length; `t1_read` defaults to the policy's own.
@@ -241,10 +241,10 @@ def capacity(
             names = [each for each in allowed if each]
             raise RequestError(f"{name}: is one of {', '.join(names)} (got {value!r}).{nearest(str(value), names)}")
     tokens = footprint(policy, prompt, context - prompt, shape.sizes(policy, dtype))
-    return Capacity(shape, policy, context, tokens, dtype, t1_read or policy.storage.t1_read, machine or Machine())
+    read = next(each for each in T1_READS if each == (t1_read or policy.storage.t1_read))
+    return Capacity(shape, policy, context, tokens, dtype, read, machine or Machine())
 
 
 def formulas() -> str:
     """What is computed here, a line each."""
-    width = max(map(len, FORMULAS))
-    return "\n".join(f"{name:{width}} = {formula}" for name, formula in FORMULAS.items())
+    return "\n".join(f"{name:<20} = {formula}" for name, formula in FORMULAS.items())

@@ -6,6 +6,7 @@ from typing import assert_never
 
 from jobs.compare import Verdicts, compare
 from jobs.papers.kinds import Along, Claim, Contrast, Resident, Speed, Test
+from jobs.papers.picks import budget
 from jobs.papers.settings import Setting
 from jobs.papers.verdicts import (
     NOT_SUPPORTED,
@@ -57,13 +58,24 @@ class Judged:
 
 
 def judged(claim: Claim, setting: Setting) -> Judged | None:
-    """The verdict, each p corrected by Holm over the claim's tests; None where the setting lacks one of its cells."""
-    if any(setting.find(pick) is None for pick in claim.picks):
+    """The verdict, each p corrected by Holm over the claim's tests.
+
+    None where the setting lacks one of its cells, or has them at different budgets only.
+    """
+    if any(setting.find(pick) is None for pick in claim.picks) or not all(_fair(test, setting) for test in claim.tests):
         return None
     findings = [_measure(test, setting) for test in claim.tests]
     corrected = holm([each.found.p if each.found else None for each in findings])
     findings = [_decide(each, p) for each, p in zip(findings, corrected, strict=True)]
     return Judged(claim, setting, together([each.verdict for each in findings]), tuple(findings))
+
+
+def _fair(test: Test, setting: Setting) -> bool:
+    """Two policies that both have a budget have the same."""
+    if not isinstance(test, Contrast):
+        return True
+    cells = (setting.find(test.first), setting.find(test.second))
+    return len({size for cell in cells if cell and (size := budget(setting.policy(cell)))}) < 2
 
 
 def _decide(finding: Finding, p: float | None) -> Finding:
@@ -100,7 +112,10 @@ def _contrast(test: Contrast, setting: Setting) -> Finding:
         return _nothing(what, test.expected, test.margin, "no problem is common to both")
     margin = test.margin * versus.baseline if test.relative else test.margin
     found = Difference(versus.policy, versus.baseline, versus.difference, versus.low, versus.high, versus.p_value)
-    return _finding(what, test.expected, margin, found, versus.n_problems, versus.test, second.policy)
+    differ = None if versus.gained is None or versus.lost is None else (versus.gained + versus.lost) / versus.pairs
+    if versus.pairs > versus.n_problems:
+        differ = None  # repeats of a problem agree: fewer problems differ than pairs
+    return _finding(what, test.expected, margin, found, versus.n_problems, versus.test, second.policy, differ)
 
 
 def _along(test: Along, setting: Setting) -> Finding:
@@ -126,10 +141,18 @@ def _along(test: Along, setting: Setting) -> Finding:
 
 
 def _finding(
-    what: str, expected: Expected, margin: float, found: Difference, n: int, test: str, baseline: str | None
+    what: str,
+    expected: Expected,
+    margin: float,
+    found: Difference,
+    n: int,
+    test: str,
+    baseline: str | None,
+    differ: float | None = None,
 ) -> Finding:
-    # The mean squared difference of a problem, from the interval's width; for 0/1 scores the share that differs.
-    spread = min(1.0, n * ((found.high - found.low) / 2 / _Z_95) ** 2 + found.value**2)
+    """`differ`: share of problems that differ; where it isn't known, their mean squared difference, by the interval."""
+    by_interval = n * ((found.high - found.low) / 2 / _Z_95) ** 2 + found.value**2
+    spread = min(1.0, by_interval) if differ is None else differ
     shown, needed = smallest_effect(n, discordant=spread), problems_needed(margin, spread)
     return Finding(what, expected, margin, found, n, test, shown, needed, "", UNDECIDED, baseline)
 
@@ -142,10 +165,12 @@ def _resident(test: Resident, setting: Setting) -> Finding:
     cell = setting.find(test.policy)
     assert cell is not None
     share, label = cell.resident_share, f"{cell.policy}: device bytes of the full cache's"
-    if share is None:
-        return _count(label, "bytes were not measured", UNDECIDED)
-    verdict = SUPPORTED if share <= test.at_most else NOT_SUPPORTED
-    return _count(label, f"{100 * share:.1f}%, claimed at most {100 * test.at_most:.1f}%", verdict)
+    kind, size = budget(setting.policy(cell)) or ("", None)
+    at_most = test.at_most if test.at_most is not None else size if kind == "bytes" else None
+    if share is None or at_most is None:
+        return _count(label, "bytes were not measured, or the budget isn't one of bytes", UNDECIDED)
+    verdict = SUPPORTED if share <= at_most else NOT_SUPPORTED
+    return _count(label, f"{100 * share:.1f}%, claimed at most {100 * at_most:.1f}%", verdict)
 
 
 def _speed(test: Speed, setting: Setting) -> Finding:

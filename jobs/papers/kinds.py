@@ -40,10 +40,13 @@ class Along:
 
 @dataclass(frozen=True)
 class Resident:
-    """Mean device bytes of `policy` are at most this share of the full cache's. A count, so it needs no test."""
+    """Mean device bytes of `policy` are at most this share of the full cache's; None: at most its own budget of bytes.
+
+    A count, so it needs no test.
+    """
 
     policy: Pick
-    at_most: float
+    at_most: float | None = None
 
 
 @dataclass(frozen=True)

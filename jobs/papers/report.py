@@ -175,19 +175,21 @@ def _details(results: Sequence[Judged], source: _Sources) -> Iterator[Block]:
     for each in results:
         yield Heading(3, f"{each.claim.id} on {_where(each.setting)}: {each.verdict}")
         yield Paragraph(f"{each.claim.says} Published: {each.claim.published}.")
-        sources = dict.fromkeys(_source(each.setting, finding, source) for finding in each.findings)
+        sources = dict.fromkeys(name for finding in each.findings for name in _sources(each.setting, finding, source))
         rows = tuple(_finding(finding) for finding in each.findings)
         yield Table((*columns, "smallest effect, points", "verdict"), rows, tuple(sources), (2, 3, 4, 5, 6, 7))
         notes = [note for finding in each.findings for note in _notes(finding)]
         yield Bullets((*dict.fromkeys(notes), f"At the paper's size: {each.claim.at_scale}."))
 
 
-def _source(setting: Setting, finding: Finding, source: _Sources) -> str:
+def _sources(setting: Setting, finding: Finding, source: _Sources) -> tuple[str, ...]:
     if setting.tasks:
-        return source.of(setting)
+        return (source.of(setting),)
     if finding.found is None:
-        return source.export
-    return source.against(finding.baseline) if finding.baseline is not None else source.report
+        return (source.export,)
+    if finding.baseline is not None:
+        return (source.against(finding.baseline),)
+    return source.compare, source.report  # the slope's test; the difference between the outer levels
 
 
 def _finding(finding: Finding) -> tuple[str, ...]:

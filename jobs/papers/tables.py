@@ -63,21 +63,19 @@ def beside(setting: Setting, group: Group, table: Published, source: str) -> Ite
     full = next((value for pick, value in table.rows if pick == FULL), None)
     rows = []
     for index, (pick, value) in enumerate(table.rows):
-        cell = found[index]
-        rows.append(
-            (str(pick), *_ours(measured[cell.fingerprint] if cell else None, cell), *_theirs(value, table.n, full))
-        )
+        if (cell := found[index]) is not None:
+            rows.append((str(pick), *_ours(measured[cell.fingerprint], cell), *_theirs(value, table.n, full)))
     yield Heading(3, f"Beside arXiv {ARXIV[table.paper]}: {table.title}")
     columns = ("published for", "our policy", "ours, % [95%]", "less our full, points", "published, % [95%]")
     published = f"arXiv {ARXIV[table.paper]}"
     yield Table((*columns, "less its full, points"), tuple(rows), (source, published), (2, 3, 4, 5))
+    if missing := len(table.rows) - len(rows):
+        yield Paragraph(f"{missing} published values have no cell here; files: {', '.join(table.sweeps)}.")
     yield Paragraph("What differs between the two, so that equal numbers aren't to be expected:")
     yield Bullets((*differences(setting, table, max(each.accuracy.n_problems for each in group.cells)), *table.notes))
 
 
-def _ours(found: Compared | None, cell: CellSummary | None) -> tuple[str, str, str]:
-    if found is None or cell is None:
-        return "not in this sweep", "–", "–"
+def _ours(found: Compared, cell: CellSummary) -> tuple[str, str, str]:
     value = found.accuracy
     difference = "–" if found.versus is None else f"{100 * found.versus.difference:+.1f}"
     return cell.policy, f"{percent(value.value)} [{percent(value.low)}, {percent(value.high)}]", difference

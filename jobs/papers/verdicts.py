@@ -4,15 +4,16 @@ A difference is the first policy's accuracy less the second's, with its 95% inte
 the smallest difference that would matter to the claim.
 
     expected            supported                   not supported
-    higher              p < 0.05 and above 0        p < 0.05 and below 0, or the interval ends below the margin
-    lower               p < 0.05 and below 0        p < 0.05 and above 0, or the interval begins above -margin
+    higher              p < 0.05, above 0, and      p < 0.05 and below 0, or the interval ends below the margin
+                        the margin is possible
+    lower               the same, mirrored          the same, mirrored
     same                interval within +-margin    p < 0.05
     loses at most       interval above -margin      interval below -margin
     loses at least      interval below -margin      interval above -margin
 
-Whatever is neither can't be decided with this n: the absence of a difference is never concluded from a large p alone.
-Nor is anything concluded where both accuracies are at the floor (at most 5%), or about a difference where both are at
-the ceiling (at least 95%): there policies can't be told apart.
+The first column that holds counts. Whatever is neither can't be decided with this n: the absence of a difference is
+never concluded from a large p alone. Nor is anything concluded where both accuracies are at the floor (at most 5%), or
+about a difference where both are at the ceiling (at least 95%): there policies can't be told apart.
 """
 
 from collections.abc import Sequence
@@ -50,9 +51,9 @@ def judge(expected: Expected, found: Difference, margin: float) -> Verdict:
     shown, value, low, high = found.p < LEVEL, found.value, found.low, found.high
     match expected:
         case "higher":
-            yes, no = shown and value > 0, (shown and value < 0) or high < margin
+            yes, no = shown and value > 0 and high >= margin, (shown and value < 0) or high < margin
         case "lower":
-            yes, no = shown and value < 0, (shown and value > 0) or low > -margin
+            yes, no = shown and value < 0 and low <= -margin, (shown and value > 0) or low > -margin
         case "same":
             yes, no = -margin < low and high < margin, shown
         case "loses at most":

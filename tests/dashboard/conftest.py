@@ -10,6 +10,10 @@ from types import ModuleType
 
 import pytest
 
+from dashboard.colours import Look, looks
+from db.connection import open_engine
+from db.queries import CellSummary, cell_summaries
+
 HERE = Path(__file__).parent
 
 
@@ -52,3 +56,22 @@ def database(made_up: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> C
         return made[kind]
 
     return of_kind
+
+
+@pytest.fixture(scope="session")
+def cells(database: Callable[[str], str]) -> list[CellSummary]:
+    """Return the summaries of the made-up sweep."""
+    return summaries(database("fill"))
+
+
+@pytest.fixture(scope="session")
+def look(cells: list[CellSummary]) -> dict[str, Look]:
+    return looks((cell.policy, cell.policy_name) for cell in cells)
+
+
+def summaries(url: str) -> list[CellSummary]:
+    engine = open_engine(url, read_only=True)
+    try:
+        return cell_summaries(engine, "sweep-1")
+    finally:
+        engine.dispose()

@@ -115,6 +115,23 @@ def test_the_demo(demo, serve, browser, screenshots):
         snap(page, screenshots / f"demo-{path}.png")
 
 
+VIEWS = {
+    "budget": "Accuracy against the resident share",
+    "paired": "Difference from the baseline",
+    "hierarchy": "Accuracy by HBM ratio and eviction ratio",
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_the_views_of_compare(serve, browser, screenshots, view):
+    page = browser.new_page(viewport={"width": 1280, "height": 1000}, color_scheme="dark")
+    page.goto(f"{serve('grid')}/compare?view={view}")
+    settled(page, "Compare")
+    page.locator(".js-plotly-plot .gtitle", has_text=VIEWS[view]).wait_for(timeout=30_000)
+    snap(page, screenshots / f"compare-{view}.png")
+    page.close()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_compare(filled_address, browser, screenshots, scheme):
     page = browser.new_page(viewport={"width": 1400, "height": 1000}, color_scheme=scheme)

@@ -1,6 +1,7 @@
 """Figures, tables, colours and wording, without Streamlit."""
 
 import dataclasses
+import html
 import io
 import subprocess
 import sys
@@ -12,22 +13,18 @@ import pytest
 
 from dashboard import figures, launch, wording
 from dashboard.colours import PRESETS, looks
-from dashboard.samples_page import shared_prefix
-from dashboard.tables import csv_safe, event_table, progress_table, sample_table, summary_table, sweep_table
+from dashboard.samples_page import around, shared_prefix
+from dashboard.tables import (
+    csv_safe,
+    event_table,
+    progress_table,
+    sample_table,
+    summary_table,
+    sweep_table,
+    why_missing,
+)
 from db import queries
 from db.connection import open_engine
-
-
-@pytest.fixture(scope="module")
-def cells(database):
-    engine = open_engine(database("fill"), read_only=True)
-    yield queries.cell_summaries(engine, "sweep-1")
-    engine.dispose()
-
-
-@pytest.fixture(scope="module")
-def look(cells):
-    return looks((cell.policy, cell.policy_name) for cell in cells)
 
 
 @pytest.fixture(params=["memory", "share", "throughput", "outcomes", "tiers"])
@@ -72,7 +69,7 @@ def test_figures_refuse_mixed_protocols(build, cells):
 
 def test_scatter_has_one_mark_a_policy_with_its_interval(cells, look):
     figure = figures.accuracy_against_memory(cells, look, "share")
-    assert len(figure.data) == len([cell for cell in cells if cell.n])
+    assert len([trace for trace in figure.data if trace.mode == "markers"]) == len([c for c in cells if c.n])
     by_name = {trace.name: trace for trace in figure.data}
     cell = next(cell for cell in cells if cell.policy == "h2o budget=0.5")
     mark = by_name["h2o budget=0.5"]
@@ -91,15 +88,46 @@ def test_throughput_of_a_shared_node_is_marked(cells, look):
     assert "hollow" not in figures.accuracy_against_memory(cells, look).to_json()
 
 
-def test_long_labels_break_between_settings_and_leave_room_for_the_legend(cells):
-    label = "hierarchy hbm=0.3 evict=0.03 recent=32 every=16"
-    assert wording.wrapped(label) == "hierarchy hbm=0.3 evict=0.03<br>recent=32 every=16"
-    assert wording.wrapped("a<b " * 10).count("<br>") == 1
-    assert wording.wrapped("a<b").startswith("a&lt;b")
-    short = figures.accuracy_against_memory(cells[:2], looks((c.policy, c.policy_name) for c in cells))
-    long = dataclasses.replace(cells[1], policy=label)
-    tall = figures.accuracy_against_memory([cells[0], long], looks([("full", "full"), (label, "hierarchy")]))
-    assert tall.layout.height > short.layout.height
+def test_long_labels_are_shortened_and_still_tell_policies_apart():
+    stem = "hierarchy budget=bytes:{} evict=0 hbm=0 recent=16 pin_prompt=False every=16"
+    labels = [stem.format(budget) for budget in (0.2, 0.35, 0.5)] + ["full", "a<b " * 20]
+    short = wording.shortened(labels)
+    assert len(set(short)) == len(labels)
+    assert all(len(html.unescape(label)) <= 38 for label in short)
+    assert [budget in label for budget, label in zip(("0.2", "0.35", "0.5"), short, strict=False)] == [True] * 3
+    assert short[3] == "full"
+    assert "<" not in short[4]
+    assert wording.shortened(["x" * 50] * 2)[0] == wording.shortened(["x" * 50])[0]
+
+
+@pytest.mark.parametrize("rows", [1, 10, 200])
+def test_rows_of_a_list_have_room_for_their_labels(rows, cells):
+    many = [
+        dataclasses.replace(cells[0], fingerprint=str(i), policy=f"long {'setting=1 ' * 8}{i}") for i in range(rows)
+    ]
+    for figure in (figures.outcome_bars(many), figures.memory_bars(many)):
+        plot = figure.layout.height - figure.layout.margin.t - figure.layout.margin.b
+        assert plot >= 20 * rows
+        assert len(figure.layout.yaxis.ticktext) == rows
+        assert all(len(label) <= 38 for label in figure.layout.yaxis.ticktext)
+        assert many[0].policy in figure.data[0].hovertemplate[0]
+
+
+def test_many_policies_share_legend_entries_by_preset(cells):
+    many = [dataclasses.replace(cells[4], fingerprint=str(i), policy=f"h2o budget={i}") for i in range(40)]
+    figure = figures.accuracy_against_throughput(many, looks((c.policy, c.policy_name) for c in many))
+    assert [trace.name for trace in figure.data if trace.showlegend] == ["h2o"]
+    assert figure.layout.height < 500
+
+
+def test_a_policy_has_one_colour_in_all_charts(cells, look):
+    marks = [
+        trace
+        for figure in (figures.accuracy_against_memory(cells, look), figures.accuracy_against_throughput(cells, look))
+        for trace in figure.data
+        if trace.mode == "markers"
+    ]
+    assert {trace.marker.color for trace in marks} == {look[cell.policy].colour for cell in cells if cell.n}
 
 
 def test_charts_side_by_side_are_of_one_height(cells, look):
@@ -109,7 +137,7 @@ def test_charts_side_by_side_are_of_one_height(cells, look):
         figures.accuracy_against_throughput(unmeasured, look),
     )
     assert left.layout.height == right.layout.height
-    assert len(left.data) == len(right.data) + 1
+    assert len(left.data) == len(right.data) + 2  # one unmeasured, and the front
 
 
 def test_bars_of_equal_labels_stay_apart(cells):
@@ -147,6 +175,13 @@ def test_summary_table_and_its_csv(cells):
     assert read["accuracy"][0] == pytest.approx(cells[0].accuracy)
     assert csv_safe(pd.DataFrame({"a": ["=1+1", "ok", None], "b": [-1, 2, 3]})) == b"a,b\n'=1+1,-1\nok,2\n,3\n"
     assert summary_table([]).empty
+    assert table["on front"].sum() >= 1
+    reasons = dict(zip(table["policy"], table["missing"], strict=True))
+    assert reasons["random budget=0.5"] == "no sample finished yet"
+    assert reasons["full"] == ""
+    assert "bytes" in why_missing(dataclasses.replace(cells[0], hbm_bytes=None))
+    assert "throughput" in why_missing(dataclasses.replace(cells[0], decode_tokens_per_s=None))
+    assert why_missing(dataclasses.replace(cells[0], n=0, failed=3)) == "all samples failed"
 
 
 def test_sweep_cell_event_and_sample_tables(database):
@@ -176,6 +211,8 @@ def test_wording():
     assert (wording.percent(0.1234), wording.percent(None)) == ("12.3%", "not measured")
     assert wording.number(1234.56, "tokens/s") == "1,234.6 tokens/s"
     assert shared_prefix("abcd", "abx") == 2
+    assert around("abcdef", 3, 2) == "…bc ▶ de…"
+    assert around("abc", 3, 5) == "abc ▶ (ends here)"
 
 
 def test_launch_binds_to_loopback_and_keeps_the_url_out_of_sight():

@@ -7,7 +7,15 @@ from dashboard.launch import APP
 
 EMPTY = ["missing", "zero_bytes", "only_tables"]
 UNREADABLE = ["no_database", "bad_url"]
-ODD = ["sweep_without_samples", "sweep_without_cells", "one_policy", "nothing_but_nulls", "two_protocols", "fill"]
+ODD = [
+    "sweep_without_samples",
+    "sweep_without_cells",
+    "one_policy",
+    "nothing_but_nulls",
+    "two_protocols",
+    "fill",
+    "grid",
+]
 PAGES = ["sweeps", "compare", "samples"]
 
 
@@ -64,7 +72,22 @@ def test_odd_databases(visit, kind, page):
 @pytest.mark.parametrize("page", PAGES)
 def test_nonsense_in_the_url_is_harmless(visit, page):
     query = dict.fromkeys(
-        ("sweep", "model", "benchmark", "axis", "cell", "outcome", "sample", "beside", "protocol"), "?"
+        (
+            "view",
+            "baseline",
+            "colour",
+            "settings",
+            "sweep",
+            "model",
+            "benchmark",
+            "axis",
+            "cell",
+            "outcome",
+            "sample",
+            "beside",
+            "protocol",
+        ),
+        "?",
     )
     visit("fill", page, **query, search="%_'\\")
 
@@ -87,6 +110,33 @@ def test_compare_shows_differences_to_the_full_cache(visit):
     assert frame.loc["full", "pairs"] != frame.loc["full", "pairs"]  # the baseline has no difference to itself
     assert frame.loc["h2o budget=0.5", "vs full"] < 0
     assert frame.loc["h2o budget=0.5", "pairs"] == 40
+
+
+VIEWS = ["overview", "budget", "paired", "hierarchy"]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("kind", ODD)
+def test_every_view_of_odd_databases(visit, kind, view):
+    visit(kind, "compare", view=view)
+
+
+def test_views_are_in_the_url(visit):
+    assert "No grid" in words(visit("fill", "compare", view="hierarchy"))
+    assert "Cells: hierarchy recent=16" in words(visit("grid", "compare", view="hierarchy"))
+    assert "Where each policy breaks" in words(visit("fill", "compare", view="budget"))
+    assert visit("fill", "compare").query_params["view"] == "overview"
+
+
+def test_the_baseline_is_pinned_in_the_url(visit, made_up):
+    def baseline(app):
+        return next(box for box in app.selectbox if box.label == "Baseline").value
+
+    full, other = (made_up.cell(place, 40).fingerprint for place in (0, 4))
+    assert baseline(visit("fill", "compare", view="paired")) == full
+    app = visit("fill", "compare", view="paired", baseline=other)
+    assert baseline(app) == other
+    assert app.query_params["baseline"] == other
 
 
 def test_choices_go_to_the_url_and_come_from_it(visit):
@@ -119,9 +169,23 @@ def test_samples_filters_and_links(visit, made_up):
     assert "No sample matches" in words(visit("fill", "samples", search="no such text"))
 
 
+def test_what_only_the_full_cache_gets_right(visit, made_up):
+    full, cell = (made_up.cell(place, 40).fingerprint for place in (0, 4))
+    app = visit("fill", "samples", cell=cell, outcome="lost")
+    listed = app.dataframe[0].value
+    assert len(listed) > 0
+    assert "correct" not in set(listed["outcome"])
+    beside = next(box for box in app.selectbox if box.label.startswith("Compare with"))
+    assert beside.value == full
+    show = next(box for box in app.selectbox if box.label == "Show")
+    assert show.options[0] == "wrong here, right with the full cache"
+    itself = visit("fill", "samples", cell=full, outcome="lost")
+    assert next(box for box in itself.selectbox if box.label == "Show").value == "any outcome"
+
+
 def test_hostile_output_is_only_ever_code(visit, made_up):
     app = visit("fill", "samples", cell=made_up.cell(0, 40).fingerprint, beside=made_up.cell(4, 40).fingerprint)
-    assert sum("<script>" in block.value for block in app.code) == 2
+    assert sum("<script>" in block.value for block in app.code) >= 2
     assert not any("<script>" in block.value for block in app.markdown)
     assert "The outputs part after" in words(app)
 

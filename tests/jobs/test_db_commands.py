@@ -16,7 +16,7 @@ from db.migrate import upgrade as migrate
 from db.queries import count_samples
 from db.rows import CellRow, SampleRow, utc_now
 from db.writer import Writer
-from jobs import cli, db_commands
+from jobs import cli
 
 Run = Callable[..., tuple[int, str, str]]
 EARLIER = list(revisions())[:-1]

@@ -1,13 +1,14 @@
 """RULER-style tasks as a benchmark: made for each model, since their length is in its own tokens."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
+from jobs.benchmarks import prepared
 from jobs.benchmarks.base import GREEDY, Benchmark, ChatOptions, Options, Problem, Sampling, check_gold, content_hash
 from jobs.benchmarks.local_files import find
 from jobs.benchmarks.ruler.make import make_samples
@@ -17,7 +18,7 @@ from jobs.benchmarks.ruler.tasks import TASKS
 from jobs.benchmarks.source import Source, rows_of
 from jobs.grading import Grade, answer_part
 from jobs.grading.matching import grade_match
-from jobs.tokens import token_counter
+from jobs.tokens import at_hand, token_counter
 from tiercache.errors import BenchmarkError
 from tiercache.model_spec import ModelSpec
 from tiercache.rendering import Rendering
@@ -78,11 +79,9 @@ class Ruler(Benchmark):
     typical_problems: ClassVar[int] = 500
     options: RulerOptions
 
-    def __init__(
-        self, options: Options | None = None, data: Path | None = None, count: CountTokens | None = None
-    ) -> None:
+    def __init__(self, options: Options | None = None, data: Path | None = None, spec: ModelSpec | None = None) -> None:
         super().__init__(options, data)
-        self._count = count
+        self._spec = spec
         self.task = TASKS[self.options.task]
         self.source = SOURCES[self.task.questions] if self.task.questions else None
         self.reads_files = self.source is not None  # type: ignore[misc]
@@ -99,7 +98,8 @@ class Ruler(Benchmark):
 
     @property
     def local(self) -> bool:
-        return self._count is not None and (self.source is None or self.given is not None)
+        data = self.source is None or self.given is not None or prepared.find(self.source) is not None
+        return data and self._spec is not None and at_hand(self._spec)
 
     @property
     def given(self) -> Path | None:
@@ -121,9 +121,7 @@ class Ruler(Benchmark):
         return {key: value for key, value in super().config().items() if key not in own}
 
     def for_model(self, spec: ModelSpec) -> Self:
-        room = TEMPLATE_TOKENS if self.prompt_mode == "chat" else 0
-        count: Callable[[str], int] = token_counter(spec, special=self.prompt_mode == "raw")
-        return type(self)(self.options, self.data, lambda text: count(text) + room)
+        return type(self)(self.options, self.data, spec)
 
     def load_all(self) -> list[Problem]:
         if self.options.n > self._available:
@@ -149,10 +147,17 @@ class Ruler(Benchmark):
         return len(self._sources.questions) if self.source is not None else self.options.n + _FINGERPRINTED
 
     def _samples(self, n: int) -> Sequence[RulerSample]:
-        if self._count is None:
+        if self._spec is None:
             raise BenchmarkError("ruler: samples are made for a model; call `for_model` first.")
         options = self.options
-        return make_samples(options.task, self._count, options.length, n, options.seed, sources=self._sources)
+        return make_samples(
+            options.task, self._counter(self._spec), options.length, n, options.seed, sources=self._sources
+        )
+
+    def _counter(self, spec: ModelSpec) -> CountTokens:
+        room = TEMPLATE_TOKENS if self.prompt_mode == "chat" else 0
+        count = token_counter(spec, special=self.prompt_mode == "raw")
+        return lambda text: count(text) + room
 
     @cached_property
     def _sources(self) -> Sources:

@@ -68,7 +68,7 @@ def test_without_a_model_there_is_nothing_to_load() -> None:
 def test_a_model_without_tokenizer_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((WEIGHTS / "config.json").read_text())
     with pytest.raises(BenchmarkError, match=r"tokenizer can't be read.*tokenizer\.json"):
-        of().for_model(ModelSpec(id=str(tmp_path)))
+        of().for_model(ModelSpec(id=str(tmp_path))).load()
 
 
 def test_a_model_without_words_is_refused() -> None:
@@ -98,3 +98,9 @@ def test_prose_from_a_file(tmp_path: Path, spec: ModelSpec) -> None:
     assert "prose" not in benchmark.config()
     with pytest.raises(BenchmarkError, match=r"ruler\.prose.*can't be read"):
         of(task="niah_single_2", prose=str(tmp_path / "none.txt")).for_model(spec).load()
+
+
+def test_a_sweep_over_models_on_the_hub_is_planned_without_it() -> None:
+    far = of(length=8192).for_model(ModelSpec(id="Qwen/Qwen2.5-7B-Instruct"))
+    assert not far.local
+    assert far.typical_prompt_tokens == 8192 - 128

@@ -45,7 +45,7 @@ def capacity(
         typer.echo(json.dumps(as_data(model, groups, batches), indent=1, ensure_ascii=False))
         return
     screen = console()
-    for table in tables(groups, batches):
+    for table in tables(groups, batches, screen.width):
         screen.print(table)
     for note in notes(model, groups[0][0], contexts):
         typer.echo(note)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from jobs.options import Database, database_url
-from jobs.result_commands import Chosen
+from jobs.commands.options import Database, database_url
+from jobs.commands.results import Chosen
 from tiercache.errors import SpecError
 
 if TYPE_CHECKING:

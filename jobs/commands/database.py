@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobs.options import Database, database_url
+from jobs.commands.options import Database, database_url
 
 if TYPE_CHECKING:
     from rich.table import Table

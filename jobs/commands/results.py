@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from jobs.options import Database, database_url
+from jobs.commands.options import Database, database_url
 
 Chosen = Annotated[str, typer.Argument(metavar="SWEEP|latest", help="Id or name of a sweep, or `latest`.")]
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from jobs.options import Database, database_url
-from jobs.result_commands import Chosen
+from jobs.commands.options import Database, database_url
+from jobs.commands.results import Chosen
 from tiercache.errors import SpecError
 
 

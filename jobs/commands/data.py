@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from jobs.options import Data
+from jobs.commands.options import Data
 
 What = Annotated[str, typer.Argument(metavar="SPEC|BENCHMARK", help="A sweep file, or a benchmark: longbench/qasper.")]
 Out = Annotated[

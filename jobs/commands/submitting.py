@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobs.options import Data, Database, First, SpecPath
+from jobs.commands.options import Data, Database, First, SpecPath
 from jobs.printable import printable
 
 if TYPE_CHECKING:
