@@ -17,6 +17,7 @@ from db.queries import count_samples
 from db.rows import CellRow, SampleRow, utc_now
 from db.writer import Writer
 from jobs import cli
+from jobs.commands import database as db_commands
 
 Run = Callable[..., tuple[int, str, str]]
 EARLIER = list(revisions())[:-1]
