@@ -7,7 +7,7 @@ from typing import Any, Literal
 from sqlalchemy import Engine, Select, func, select
 from sqlalchemy.orm import aliased
 
-from db.samples import SampleInfo, _filtered
+from db.samples import SampleInfo, filtered
 from db.schema import Sample
 
 Disagreement = Literal["lost", "gained"]
@@ -52,7 +52,7 @@ def _disagreeing(
     other = aliased(Sample)
     right, other_right = Sample.outcome == "correct", other.outcome == "correct"
     return (
-        _filtered(statement, fingerprint, None, search)
+        filtered(statement, fingerprint, None, search)
         .join(other, (other.problem_id == Sample.problem_id) & (other.repeat == Sample.repeat))
         .where(other.fingerprint == baseline, Sample.outcome != "failed", other.outcome != "failed")
         .where(~right & other_right if kind == "lost" else right & ~other_right)

@@ -70,7 +70,7 @@ def list_samples(
 ) -> list[SampleInfo]:
     """Return one page of a cell's samples by problem and repeat. `search` looks into every text, ignoring case."""
     statement = (
-        _filtered(select(*_SHORT), fingerprint, outcome, search)
+        filtered(select(*_SHORT), fingerprint, outcome, search)
         .order_by(Sample.problem_id, Sample.repeat)
         .limit(limit)
         .offset(offset)
@@ -81,7 +81,7 @@ def list_samples(
 
 def count_samples(engine: Engine, fingerprint: str, outcome: str | None = None, search: str | None = None) -> int:
     """Return how many samples `list_samples` would page through."""
-    statement = _filtered(select(func.count()).select_from(Sample), fingerprint, outcome, search)
+    statement = filtered(select(func.count()).select_from(Sample), fingerprint, outcome, search)
     with engine.connect() as connection:
         return int(connection.execute(statement).scalar_one())
 
@@ -119,9 +119,10 @@ def same_problem(engine: Engine, fingerprint: str, problem_id: str, repeat: int)
         ]
 
 
-def _filtered(
+def filtered(
     statement: Select[*tuple[Any, ...]], fingerprint: str, outcome: str | None, search: str | None
 ) -> Select[*tuple[Any, ...]]:
+    """Return the statement with the conditions of `list_samples`."""
     statement = statement.where(Sample.fingerprint == fingerprint)
     if outcome:
         statement = statement.where(Sample.outcome == outcome)

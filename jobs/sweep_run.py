@@ -52,6 +52,7 @@ class SweepRun:
         Raises:
             Cancelled: somebody said so.
         """
+        self.progress.note(f"starting workers for {', '.join(group.name for group in crew.groups)}")
         try:
             while not crew.finished():
                 if self.tenancy.told == "pause":
