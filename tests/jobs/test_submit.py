@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from jobs import cli, job_client, submit_commands
+from jobs import cli, job_client
+from jobs.commands import submitting as submit_commands
 from jobs.submit import Submission, commands, next_id, prepare, send, submission_id, without_password
 from tiercache.errors import ResourceError
 

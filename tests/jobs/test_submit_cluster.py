@@ -72,7 +72,8 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[s
 
 # The console command; registered here too, so that the test needs nothing but this module's own files.
 CODE = """
-from jobs import cli, submit_commands as ours
+from jobs import cli
+from jobs.commands import submitting as ours
 if not any(command.callback is ours.submit for command in cli.app.registered_commands):
     cli.app.command()(ours.submit)
     cli.app.command()(ours.logs)
