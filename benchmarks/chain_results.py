@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 
 from db.connection import open_engine, parse_url
-from db.progress import list_sweeps
 from db.paired import PairedDelta, paired_deltas
+from db.progress import list_sweeps
 from db.summaries import CellSummary, cell_summaries
 from jobs.spec import load_sweep
 from reasoner.grammar import make_problem
