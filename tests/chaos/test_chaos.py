@@ -61,7 +61,7 @@ class Chaos:
     def start_driver(self) -> None:
         log = (self.folder / "driver.log").open("ab")
         command = [sys.executable, str(Path(__file__).parent / "driver.py"), str(self.folder / "chaos.yaml"), self.url]
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+        environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
         self.driver = subprocess.Popen(
             [*command, self.cluster.address, str(self.folder / "pids")],
             env={**environment, "PYTHONPATH": str(ROOT)},
