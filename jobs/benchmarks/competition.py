@@ -76,7 +76,7 @@ class Math500(Competition):
 
 
 class MathLevel5(Competition):
-    """The 1,324 hardest problems of MATH's test split; rows of other levels are left out."""
+    """The 1,324 hardest problems of MATH's test split; a file with rows of other levels is refused."""
 
     name: ClassVar[str] = "math_l5"
     summary: ClassVar[str] = "the 1,324 competition problems of level 5"

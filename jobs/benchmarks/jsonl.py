@@ -19,7 +19,7 @@ class JsonlOptions(FileOptions):
 
     data    JSON lines, JSON or Parquet with the columns `prompt` and `reference`, and perhaps `id` and `prefix`.
     title   what it's called in tables.
-    grader  how an answer is found and compared: `tiercache benchmarks` lists them.
+    grader  how an answer is found and compared; `jobs.benchmarks.graders` and docs/benchmarks.md have them.
     """
 
     title: Name = "own"
