@@ -12,6 +12,7 @@ from db.rows import GradeRow
 from db.writer import Writer
 from jobs.benchmarks.base import Benchmark
 from jobs.benchmarks.catalog import registry
+from jobs.grading import thinking_opened
 from tiercache.errors import BenchmarkError
 
 BATCH = 500
@@ -30,17 +31,15 @@ class Regraded:
 
 def regrade_cells(
     engine: Engine,
-    writer: Writer,
+    writer: Writer | None,
     sweep_id: str,
     cells: Mapping[str, tuple[str, Mapping[str, Any]]],
-    *,
-    dry: bool = False,
 ) -> Iterator[Regraded]:
     """Judges every stored generation of these cells by this version's graders.
 
     Args:
+        writer: None says what would change, and changes nothing.
         cells: for each fingerprint the policy's label and the cell's configuration.
-        dry: say what would change, and change nothing.
 
     Raises:
         BenchmarkError: a cell's benchmark isn't known to this version.
@@ -50,7 +49,7 @@ def regrade_cells(
         found = Regraded(benchmark.label, policy, benchmark.grader)
         batch: list[GradeRow] = []
         for sample in stored_generations(engine, fingerprint):
-            thinking = sample.prompt.rstrip().endswith("<think>")
+            thinking = thinking_opened(sample.prompt)
             grade = benchmark.grade(sample.reference, sample.output, sample.finish_reason, thinking_open=thinking)
             found.samples += 1
             if grade.outcome != sample.outcome:
@@ -65,10 +64,11 @@ def regrade_cells(
                 grader=benchmark.grader,
             )
             batch.append(row)
-            if len(batch) >= BATCH and not dry:
-                writer.regrade(batch)
+            if len(batch) >= BATCH:
+                if writer is not None:
+                    writer.regrade(batch)
                 batch = []
-        if not dry:
+        if writer is not None:
             writer.regrade(batch)
             moved = {f"{before} to {after}": count for (before, after), count in found.moved.items()}
             message = f"{found.samples} samples judged by {found.grader}"

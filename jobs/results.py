@@ -8,6 +8,7 @@ from typing import Any
 
 from cluster.work import Diagnosed, Done, Shard, ShardStats
 from db.rows import CellRow, DiagnosticRow, SampleRow, ShardRow
+from jobs.grading import thinking_opened
 from jobs.grid import Cell
 from jobs.work_queue import Sample, split_key
 from tiercache.shapes import shape_of
@@ -18,7 +19,7 @@ RECORDED = ("tiercache-eval", "torch", "transformers", "ray", "datasets", "sqlal
 def sample_row(sample: Sample, done: Done, shard_id: str, attempt: int) -> SampleRow:
     """A finished sample, graded."""
     completion = done.completion
-    thinking = done.prompt.rstrip().endswith("<think>")
+    thinking = thinking_opened(done.prompt)
     benchmark, reference = sample.cell.benchmark, sample.problem.reference
     grade = benchmark.grade(reference, done.text, completion.finish, thinking_open=thinking)
     return SampleRow(

@@ -1,6 +1,7 @@
 """`tiercache compare` and `tiercache regrade`: what stored results show, and judging them again."""
 
 import json
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
@@ -58,8 +59,8 @@ def regrade(
     engine = open_for_reading(url)
     chosen = pick_sweep(list_sweeps(engine), sweep)
     moved = total = 0
-    with Writer.open(url) as writer:
-        for cell in regrade_cells(engine, writer, chosen.id, cell_configs(engine, chosen.id), dry=dry_run):
+    with nullcontext() if dry_run else Writer.open(url) as writer:
+        for cell in regrade_cells(engine, writer, chosen.id, cell_configs(engine, chosen.id)):
             changes = ", ".join(f"{n} {before} → {after}" for (before, after), n in sorted(cell.moved.items()))
             typer.echo(
                 f"{cell.benchmark} · {cell.policy}: {cell.samples} samples by {cell.grader}: {changes or 'no change'}"

@@ -39,6 +39,11 @@ def answer_part(text: str, thinking_open: bool = False) -> str:
     return text.partition("<think>")[0]
 
 
+def thinking_opened(prompt: str) -> bool:
+    """Whether a rendered prompt ends inside a thinking block, so that the generation begins there."""
+    return prompt.rstrip().endswith("<think>")
+
+
 def find_boxed(text: str) -> Extracted | None:
     r"""The last complete `\boxed{…}` or `\fbox{…}`, braces balanced, empty ones skipped; also bare `\boxed 5`.
 
