@@ -21,7 +21,7 @@ demo: $(INSTALLED)
 	$(BIN)/tiercache run sweeps/demo.yaml
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
