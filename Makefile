@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 export OMP_WAIT_POLICY ?= PASSIVE
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test lint dashboard install clean
+.PHONY: demo papers-mini test lint dashboard install clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -19,6 +19,10 @@ install: $(INSTALLED)
 
 demo: $(INSTALLED)
 	$(BIN)/tiercache run sweeps/demo.yaml
+
+# The small forms of all sweeps of the papers, then docs/results; what reports/papers-mini.db has isn't run again.
+papers-mini: $(INSTALLED)
+	$(BIN)/tiercache papers
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup

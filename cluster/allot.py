@@ -1,7 +1,7 @@
 """How many workers each model gets of what the cluster has. Pure arithmetic: no Ray, so a simulation uses the same."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cluster.preflight import Node
 
@@ -44,7 +44,7 @@ class _Room:
         if best is None:
             return False
         node = self.nodes[best]
-        self.nodes[best] = Node(node.cpus - cpus, node.gpus - gpus)
+        self.nodes[best] = replace(node, cpus=node.cpus - cpus, gpus=node.gpus - gpus)
         self.taken[best] = True
         return True
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cluster.work import Diagnosed, Done, Item, ModelFacts, Refused, Shard, ShardStats
+from cluster.work import Diagnosed, Done, Item, Mapped, ModelFacts, Refused, Shard, ShardStats
+from tiercache.diagnostics.tier_record import SERIES, TierRecord
 from tiercache.diagnostics.values import Diagnostics
 from tiercache.ledger import SequenceBytes
 from tiercache.requests import Completion, RunStats
@@ -67,6 +68,9 @@ class FakeWorker:
             text = f"a chain #### {digits % 10_000:04d}"
             yield Done(task.key, task.prompt, text, completion(task.key, len(text)))
         yield ShardStats(stats(len(shard.tasks)), "fake-worker", "fake-host", "fake", start, time.time())
+        for key in shard.tier_maps:
+            if key not in self.script.refuses:
+                yield Mapped(key, tier_record(), (1, 2, 3, 4), ("a", "b", "<i>c</i>", "d"))
         for task in shard.tasks if shard.diagnostics else ():
             if task.key not in self.script.refuses:
                 yield Diagnosed(task.key, Diagnostics(steps=40, fmm_acc=0.25, kl=0.5, first_divergent=7))
@@ -87,6 +91,27 @@ def completion(key: str, tokens: int) -> Completion:
         tokens + 9, 0, 0, 0, 512.0 * tokens, 1024 * tokens, 0.0, 0.0, 0, 512.0 * tokens, 1024 * tokens, 0
     )
     return Completion(key, tuple(range(tokens)), "eos", 10, 0.01, 0.02, ledger)
+
+
+def tier_record() -> TierRecord:
+    """Of a sequence of two prompt tokens and two of output, of which the first was evicted."""
+    import numpy as np
+
+    tiers = np.array([[0, 0, 0, 0], [3, 0, 0, 0]], dtype=np.uint8)
+    series = {name: np.array([2048, 3072 if name == "full" else 2048]) for name in SERIES}
+    return TierRecord(
+        prompt=2,
+        layers=2,
+        kv_heads=2,
+        steps=np.array([0, 1]),
+        seen=np.array([2, 3]),
+        tiers=np.repeat(tiers[:, None], 2, axis=1),
+        overall=tiers,
+        held=(tiers < 3).astype(np.float32),
+        importance=None,
+        no_importance="made up",
+        series=series,
+    )
 
 
 def stats(sequences: int) -> RunStats:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from tiercache.diagnostics.tier_record import TierRecord
 from tiercache.diagnostics.values import Diagnostics
 from tiercache.policy import Policy
 from tiercache.rendering import Rendering
@@ -47,7 +48,8 @@ class Task:
 class Shard:
     """Samples of one cell that are decoded together: the unit that is handed out, and repeated when it is lost.
 
-    With `diagnostics` each sample is measured against the full cache after the shard has run.
+    With `diagnostics` each sample is measured against the full cache after the shard has run. `tier_maps`: keys of the
+    tasks of which is written down where their tokens lie.
     """
 
     id: str
@@ -56,6 +58,7 @@ class Shard:
     rendering: Rendering
     tasks: tuple[Task, ...]
     diagnostics: bool = False
+    tier_maps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,17 @@ class Diagnosed:
     diagnostics: Diagnostics
 
 
-Item = Done | Refused | ShardStats | Diagnosed
+@dataclass(frozen=True)
+class Mapped:
+    """Where a finished sample's tokens lay. `tokens` and their `texts`, decoded one by one: prompt and output."""
+
+    key: str
+    record: TierRecord
+    tokens: tuple[int, ...]
+    texts: tuple[str, ...]
+
+
+Item = Done | Refused | ShardStats | Diagnosed | Mapped
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,13 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cluster.work import Diagnosed, Done, Item, ModelFacts, Refused, Shard, ShardStats, Task
+from cluster.work import Diagnosed, Done, Item, Mapped, ModelFacts, Refused, Shard, ShardStats, Task
 from tiercache.errors import PolicyError, ResourceError, TierCacheError
 from tiercache.model_spec import ModelSpec
 from tiercache.requests import Completion, Request
 
 if TYPE_CHECKING:
+    from tiercache.diagnostics.map_recorder import MapRecorder
     from tiercache.diagnostics.trace import Recorder
 
 
@@ -42,7 +43,9 @@ class EngineWorker:
             torch.set_num_threads(threads)
         self.device = _device(device, gpus)
         limits = Limits(max_batch=max_batch, hbm_kv_budget=hbm_kv_budget, prefill_chunk=prefill_chunk)
-        self.engine = Engine(load(model, self.device), limits)
+        # All GPUs that Ray has given this actor, which are of one node; its own numbers for them begin at 0.
+        others = [f"cuda:{i}" for i in range(1, int(gpus))] if self.device == "cuda" else []
+        self.engine = Engine(load(model, "cuda:0" if others else self.device, others), limits)
 
     def ready(self) -> str:
         """Answers once the model is loaded: host and device."""
@@ -66,12 +69,14 @@ class EngineWorker:
         )
 
     def run(self, shard: Shard) -> Iterator[Item]:
-        """Yields each sample as it ends, then what the shard cost, then diagnostics if they are asked for."""
+        """Yields each sample as it ends, then what the shard cost, then tier maps and diagnostics if asked for."""
         from tiercache.bandwidth import copy_bandwidth
+        from tiercache.diagnostics.map_recorder import MapRecorder
         from tiercache.diagnostics.trace import Recorder
 
         started = time.time()
         recorder = Recorder() if shard.diagnostics else None
+        mapper = MapRecorder(shard.policy, shard.tier_maps, recorder) if shard.tier_maps else None
         finished: list[Completion] = []
         prompts: dict[str, str] = {}
         requests: list[Request] = []
@@ -81,7 +86,7 @@ class EngineWorker:
             except TierCacheError as refusal:
                 yield Refused(task.key, str(refusal))
         try:
-            for completion in self.engine.run(requests, shard.policy, recorder):
+            for completion in self.engine.run(requests, shard.policy, mapper or recorder):
                 finished.append(completion)
                 text = self.engine.loaded.decode(list(completion.tokens))
                 yield Done(completion.key, prompts[completion.key], text, completion)
@@ -93,8 +98,21 @@ class EngineWorker:
             ended, host = time.time(), socket.gethostname()
             place = f"{host}:{os.getpid()}", host, _device_name(self.device)
             yield ShardStats(self.engine.stats, *place, started, ended, copy_bandwidth(self.engine.loaded.device))
+        if mapper is not None:
+            yield from self._map(requests, finished, mapper)
         if recorder is not None:
             yield from self._diagnose(shard, requests, finished, recorder)
+
+    def _map(self, requests: list[Request], finished: list[Completion], mapper: "MapRecorder") -> Iterator[Item]:
+        """Tokens are decoded one by one: a word of several pieces may have them in several tiers."""
+        prompts = {request.key: request.prompt for request in requests}
+        tokenizer = self.engine.loaded.tokenizer
+        assert tokenizer is not None, "prompts came as text"
+        for done in finished:
+            if done.key in mapper.keys:
+                tokens = (*prompts[done.key], *done.tokens)
+                texts = tokenizer.batch_decode([[token] for token in tokens], skip_special_tokens=False)
+                yield Mapped(done.key, mapper.pop(done.key, len(tokens)), tokens, tuple(map(str, texts)))
 
     def _diagnose(
         self, shard: Shard, requests: list[Request], finished: list[Completion], recorder: "Recorder"

@@ -2,24 +2,21 @@
 
 import streamlit as st
 
-from dashboard import capacity_page, compare_page, samples_page, sweeps_page
+from dashboard.pages import PAGES
+from dashboard.show import picture_choice
 
-st.set_page_config(page_title="tiercache-eval", page_icon=":material/layers:", layout="wide")
-sweeps = st.Page(sweeps_page.page, title="Sweeps", icon=":material/grid_on:", url_path="sweeps")
+# Drawn here: a named icon would be fetched from Google's servers by every reader's browser.
+ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="#3b7dd8">
+<path d="M12 2 2 8l10 6 10-6z"/><path d="m2 12 10 6 10-6v3l-10 6-10-6z" opacity=".6"/></svg>"""
+
+st.set_page_config(page_title="tiercache-eval", page_icon=ICON, layout="wide")
+pages = [st.Page(page.show, title=page.title, icon=page.icon, url_path=page.path) for page in PAGES]
 
 
 def home() -> None:
     """Streamlit serves its default page at / only and calls its own path unknown, so that page just leads on."""
-    st.switch_page(sweeps, query_params=st.query_params.to_dict())
+    st.switch_page(pages[0], query_params=st.query_params.to_dict())
 
 
-st.navigation(
-    [
-        st.Page(home, title="Home", default=True, visibility="hidden"),
-        sweeps,
-        st.Page(compare_page.page, title="Compare", icon=":material/scatter_plot:", url_path="compare"),
-        st.Page(samples_page.page, title="Samples", icon=":material/article:", url_path="samples"),
-        st.Page(capacity_page.page, title="Capacity", icon=":material/memory:", url_path="capacity"),
-    ],
-    position="top",
-).run()
+st.navigation([st.Page(home, title="Home", default=True, visibility="hidden"), *pages], position="top").run()
+picture_choice()

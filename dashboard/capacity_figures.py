@@ -13,13 +13,13 @@ from tiercache.capacity import T1_READS, Capacity
 
 # What lies on the device: the attribute of one sequence (None: of the model), and the colour.
 PARTS: dict[str, tuple[str | None, str]] = {
-    "weights": (None, "#8a8f98"),
+    "weights": (None, "#868b94"),
     "T0, full precision": ("t0", TIER_COLOURS["HBM"]),
     "T2, quantised": ("t2", TIER_COLOURS["packed"]),
-    "staging of T1": ("staging", "#e0a030"),
+    "staging of T1": ("staging", "#bd8112"),
     "copy of T1": ("copy", TIER_COLOURS["DDR"]),
 }
-READ_COLOURS = dict(zip(T1_READS, ("#3b7dd8", "#d9544f", "#2e9e6b"), strict=True))
+READ_COLOURS = dict(zip(T1_READS, ("#3b7dd8", "#d9544f", "#2a9462"), strict=True))
 
 
 def device_bars(found: Sequence[Capacity], rows: int) -> go.Figure:

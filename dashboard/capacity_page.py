@@ -9,6 +9,7 @@ import streamlit as st
 from dashboard import capacity_figures as figures
 from dashboard.choices import choose, remember, remembered, write
 from dashboard.colours import looks
+from dashboard.show import show
 from dashboard.wording import human_bytes, percent
 from tiercache.capacity import PROJECTIONS, T1_READS, Capacity, capacity, formulas
 from tiercache.catalog import PRESETS, SIGNALS
@@ -25,7 +26,6 @@ OWN = "own numbers"
 AS_POLICY = "as the policy says"
 NEEDED = {"hbm": 0.3, "evict": 0.03, "budget": 0.25, "packed_bits": 4, "read_budget": 256, "chunk_keep": 0.5}
 SHORTEST_SEGMENT = 32  # counting shorter ones over 100,000 tokens takes minutes
-CHART_CONFIG = {"displaylogo": False, "toImageButtonOptions": {"format": "svg", "filename": "tiercache-capacity"}}
 
 
 def page() -> None:
@@ -140,7 +140,8 @@ def _show(
     )
     for row in charts:
         for column, figure in zip(st.columns(2, gap="medium"), row, strict=True):
-            column.plotly_chart(figure, config=CHART_CONFIG, alt=figures.alt_text(figure, found))
+            name = f"capacity {figure.layout.title.text}"
+            show(figure, alt=figures.alt_text(figure, found), name=name, place=column)
     st.caption(
         f"A token takes {found[0].token:,} bytes by its {shape.kv_heads} KV heads. Counted by {shape.q_heads} query "
         f"heads, the common error, it would be {found[0].token_by_query_heads:,}: {shape.group} times as much. "

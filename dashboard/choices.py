@@ -24,13 +24,16 @@ def remember(name: str, value: str | None) -> None:
 
 def choose(label: str, options: Sequence[str], name: str, shown: Callable[[str], str] = str) -> str:
     """Show a select box whose value is the URL's `name`; an unknown value there falls back to the first option."""
-    wanted = remembered(name)
-    index = options.index(wanted) if wanted in options else 0
-    chosen: str = st.selectbox(
-        label, options, index=index, format_func=shown, key=f"choose {name} {hash(tuple(options))}"
-    )
+    wanted, key = remembered(name), choice_key(name, options)
+    start = {} if key in st.session_state else {"index": options.index(wanted) if wanted in options else 0}
+    chosen: str = st.selectbox(label, options, format_func=shown, key=key, **start)
     remember(name, chosen)
     return chosen
+
+
+def choice_key(name: str, options: Sequence[str]) -> str:
+    """Return the key of the select box of these options, for who sets its value by another way than a click on it."""
+    return f"choose {name} {hash(tuple(options))}"
 
 
 def write(label: str, name: str, placeholder: str) -> str:

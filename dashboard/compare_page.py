@@ -11,8 +11,9 @@ import streamlit as st
 from dashboard import compare_views, data
 from dashboard.choices import choose, remember, remembered, sweep_names
 from dashboard.colours import looks
+from dashboard.downloads import downloads
 from dashboard.drawing import FULL
-from dashboard.tables import csv_safe, list_height, summary_table
+from dashboard.tables import list_height, summary_table
 from db.queries import CellSummary, PairedDelta
 
 ALL = "all sweeps"
@@ -34,16 +35,17 @@ def page() -> None:
     columns = st.columns(3)
     with columns[0]:
         sweep_id = choose("Sweep", [*names, ALL], "sweep", sweep_names({**names, ALL: ALL}))
-    cells = data.summaries(source.key, source.engine, None if sweep_id == ALL else sweep_id)
-    if not cells:
+    of_sweep = None if sweep_id == ALL else sweep_id
+    there = data.cells(source.key, source.engine, of_sweep)
+    if not there:
         st.text("This sweep has no cells.")
         return
     with columns[1]:
-        model = choose("Model", sorted({cell.model for cell in cells}), "model")
-    cells = [cell for cell in cells if cell.model == model]
+        model = choose("Model", sorted({cell.model for cell in there}), "model")
     with columns[2]:
-        benchmark = choose("Benchmark", sorted({cell.benchmark for cell in cells}), "benchmark")
-    cells = [cell for cell in cells if cell.benchmark == benchmark]
+        options = sorted({cell.benchmark for cell in there if cell.model == model})
+        benchmark = choose("Benchmark", options, "benchmark")
+    cells = data.summaries(source.key, source.engine, of_sweep, model, benchmark)
     comparable = _one_protocol(cells)
     view = _view()
     if sum(cell.n for cell in comparable) == 0:
@@ -104,9 +106,7 @@ def _table(source: data.Source, cells: list[CellSummary]) -> None:
         placeholder="–",
         alt="All metrics of the selected cells",
     )
-    st.download_button(
-        "Download as CSV", csv_safe(table), "tiercache-compare.csv", "text/csv", icon=":material/download:"
-    )
+    downloads(table, "comparison")
 
 
 def _columns(table: pd.DataFrame) -> dict[str, Any]:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import plotly.graph_objects as go
 import streamlit as st
 
 from dashboard import curves, data, figures, forest, grids
 from dashboard.choices import choose, remember, remembered
 from dashboard.colours import Look
+from dashboard.downloads import downloads
 from dashboard.drawing import FULL
+from dashboard.show import show
 from dashboard.tables import list_height
 from db.queries import CellSummary, PairedDelta
 
 AXES = {"bytes": "bytes per sequence", "share": "share of the full cache"}
-CHART_CONFIG = {"displaylogo": False, "toImageButtonOptions": {"format": "svg", "filename": "tiercache"}}
-TALLEST = 760  # pixels of a chart; a longer list scrolls within
 
 
 def overview(cells: list[CellSummary], look: Mapping[str, Look]) -> None:
@@ -32,8 +31,7 @@ def overview(cells: list[CellSummary], look: Mapping[str, Look]) -> None:
     )
     for row in rows:
         for column, figure in zip(st.columns(2, gap="medium"), row, strict=True):
-            with column:
-                _chart(figure, figures.alt_text(figure, cells))
+            show(figure, alt=figures.alt_text(figure, cells), name=figure.layout.title.text, place=column)
     notes = [
         "Bytes are the ledger's logical KV bytes of one sequence, averaged over decode steps and samples.",
         "Ringed policies, joined by the dotted front, are beaten by no other on both accuracy and resident bytes; host "
@@ -69,7 +67,7 @@ def budget(source: data.Source, cells: list[CellSummary], look: Mapping[str, Loo
             help=f"At first the {curves.IN_COLOUR} that are most accurate on at most half of the full cache's bytes.",
         )
         remember("colour", ",".join(in_colour))
-    _chart(curves.budget_curves(cells, look, in_colour), curves.in_words(cells))
+    show(curves.budget_curves(cells, look, in_colour), alt=curves.in_words(cells), name="budget curves")
     notes = ["A line turns one setting only, named when pointed at; a wide pale stretch is its steepest fall."]
     if missing := sum(not curves.measured(cell) for cell in cells):
         notes.append(f"Policies without an accuracy or recorded bytes, missing from the chart: {missing}.")
@@ -86,6 +84,7 @@ def budget(source: data.Source, cells: list[CellSummary], look: Mapping[str, Loo
         alt="By policy: the least share of bytes that holds, and the steepest fall of accuracy",
         column_config=dict.fromkeys(("holds down to", "cliff from", "cliff to", "accuracy lost there"), share),
     )
+    downloads(table, "cliffs")
     st.caption(
         "Holds: going down from the fullest cache, accuracy isn't shown to be below the full cache's (paired by "
         "sample, 95%). A dash: it holds nowhere"
@@ -102,7 +101,8 @@ def paired(source: data.Source, cells: list[CellSummary], look: Mapping[str, Loo
         key = choose("Baseline", list(by_key), "baseline", lambda each: f"{by_key[each].policy} [{each[:6]}]")
     baseline = by_key[key]
     deltas = deltas_from(source, baseline, cells)
-    _chart(forest.paired_differences(cells, deltas, look, baseline), forest.in_words(cells, deltas, baseline))
+    figure = forest.paired_differences(cells, deltas, look, baseline)
+    show(figure, alt=forest.in_words(cells, deltas, baseline), name="paired differences")
     st.caption(
         "Paired: each policy and the baseline on the same problem and repeat, both judged (a failed sample pairs with "
         "nothing). Gained is right only here, lost right only with the baseline. Intervals are Agresti and Min's, with "
@@ -121,7 +121,7 @@ def hierarchy(source: data.Source, cells: list[CellSummary], sweep_ids: tuple[st
     chosen = next(iter(found))
     if len(found) > 1:
         chosen = choose("Other settings", list(found), "settings")
-    _chart(grids.hbm_evict_map(found[chosen]), grids.in_words(found[chosen]))
+    show(grids.hbm_evict_map(found[chosen]), alt=grids.in_words(found[chosen]), name="HBM by eviction")
     st.caption(f"Cells: {chosen}. A dash: no such cell in this selection, or none of its samples has been judged.")
 
 
@@ -129,9 +129,3 @@ def deltas_from(source: data.Source, baseline: CellSummary, cells: Sequence[Cell
     """Return the paired differences of all other cells from a baseline."""
     others = tuple(cell.fingerprint for cell in cells if cell.fingerprint != baseline.fingerprint)
     return data.deltas(source.key, source.engine, baseline.fingerprint, others)
-
-
-def _chart(figure: go.Figure, alt: str) -> None:
-    long = figure.layout.height > TALLEST
-    with st.container(height=TALLEST if long else "content", border=False):
-        st.plotly_chart(figure, config=CHART_CONFIG, alt=alt)

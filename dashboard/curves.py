@@ -35,7 +35,7 @@ HALF = 0.5  # of the full cache's bytes
 IN_COLOUR = 8  # as many lines as colours can still be told apart
 PLOT_HEIGHT = 460
 DASHES = ("solid", "dash", "dot", "dashdot")  # lines of one preset have its hue
-FADED = "rgba(128,128,128,0.45)"
+FADED = "#8c8c8c"
 
 
 @dataclass(frozen=True, slots=True)

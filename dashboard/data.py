@@ -18,6 +18,7 @@ from db import queries
 from db.connection import default_url, masked, open_engine, parse_url
 from db.errors import DatabaseMissing, StorageError
 from db.migrate import status
+from db.rows import utc_now
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +84,18 @@ def events(key: tuple[str, int], _engine: Engine, sweep_id: str) -> list[queries
     return queries.list_events(_engine, sweep_id)
 
 
+@st.cache_data(max_entries=16, show_spinner=False)
+def cells(key: tuple[str, int], _engine: Engine, sweep_id: str | None) -> list[queries.CellInfo]:
+    """Return what cells there are: all that a choice needs, and quick for thousands of them."""
+    return queries.list_cells(_engine, sweep_id)
+
+
 @st.cache_data(max_entries=32, show_spinner=False)
-def summaries(key: tuple[str, int], _engine: Engine, sweep_id: str | None) -> list[queries.CellSummary]:
-    return queries.cell_summaries(_engine, sweep_id)
+def summaries(
+    key: tuple[str, int], _engine: Engine, sweep_id: str | None, model: str | None = None, benchmark: str | None = None
+) -> list[queries.CellSummary]:
+    """Return the numbers of cells. Name a model and a benchmark: of all cells of a large store it takes seconds."""
+    return queries.cell_summaries(_engine, sweep_id, model=model, benchmark=benchmark)
 
 
 @st.cache_data(max_entries=8, show_spinner=False)
@@ -108,6 +118,53 @@ def configs(key: tuple[str, int], _engine: Engine, sweep_ids: tuple[str, ...]) -
         for sweep_id in sweep_ids
         for fingerprint, (_, config) in queries.cell_configs(_engine, sweep_id).items()
     }
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def actors(key: tuple[str, int], _engine: Engine, sweep_id: str) -> tuple[list[queries.ActorInfo], list[queries.Loss]]:
+    """Return who ended shards of a sweep, and what was lost on the way."""
+    return queries.list_actors(_engine, sweep_id), queries.list_losses(_engine, sweep_id)
+
+
+def coordinators(source: Source, sweep_id: str) -> list[queries.CoordinatorInfo]:
+    """Return who holds cells of a sweep; never cached, because renewals don't move the change token."""
+    return queries.list_coordinators(source.engine, sweep_id)
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def failures(key: tuple[str, int], _engine: Engine, sweep_id: str) -> list[queries.FailedSample]:
+    return queries.failed_samples(_engine, sweep_id)
+
+
+def arrivals(source: Source, sweep: queries.SweepInfo) -> queries.Arrivals:
+    """Return what came of late; never cached, because time goes on where samples don't come."""
+    return queries.arrivals(source.engine, sweep.id, sweep.created_at, utc_now())
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def speeds(
+    key: tuple[str, int], _engine: Engine, sweep_id: str | None, model: str, benchmark: str
+) -> dict[str, queries.CellSpeed]:
+    return queries.cell_speeds(_engine, sweep_id, model, benchmark)
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def device_speeds(key: tuple[str, int], _engine: Engine, fingerprints: tuple[str, ...]) -> list[queries.DeviceSpeed]:
+    return queries.device_speeds(_engine, fingerprints)
+
+
+@st.cache_data(max_entries=8, show_spinner=False)
+def tier_maps(key: tuple[str, int], _engine: Engine, sweep_ids: tuple[str, ...]) -> list[queries.TierMapInfo]:
+    """Return what tier maps the cells of the sweeps have; a cell of two sweeps once."""
+    found = (info for sweep_id in sweep_ids for info in queries.list_tier_maps(_engine, sweep_id))
+    return list({(info.fingerprint, info.problem_id, info.repeat): info for info in found}.values())
+
+
+@st.cache_data(max_entries=24, show_spinner=False)
+def tier_map(
+    key: tuple[str, int], _engine: Engine, fingerprint: str, problem_id: str, repeat: int
+) -> queries.TierMap | None:
+    return queries.get_tier_map(_engine, fingerprint, problem_id, repeat)
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)

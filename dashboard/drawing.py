@@ -8,10 +8,10 @@ from typing import Any
 import plotly.graph_objects as go
 
 from dashboard.colours import Look
-from dashboard.wording import hover, human_bytes, number, percent, plain, shortened
+from dashboard.wording import dash, hover, human_bytes, number, percent, plain, shortened
 from db.queries import CellSummary
 
-FAINT = "rgba(128,128,128,0.75)"
+FAINT = "#808080"  # has a contrast of 3:1 to white and to black
 BAND = "rgba(128,128,128,0.13)"
 GRID = "rgba(128,128,128,0.22)"
 FULL = "full"
@@ -54,12 +54,13 @@ def describe(cell: CellSummary, *more: str) -> str:
     """Return what a cell's mark says when one points at it."""
     lines = [
         f"<b>{plain(cell.policy)}</b>",
-        f"accuracy {percent(cell.accuracy)} ({percent(cell.accuracy_low)} to {percent(cell.accuracy_high)})",
+        f"accuracy {percent(cell.accuracy)}"
+        + (f" ({percent(cell.accuracy_low)} to {percent(cell.accuracy_high)})" if interval(cell) else ""),
         f"{cell.n} samples of {cell.problems} problems",
         f"cut off by the token limit {percent(cell.truncation_rate)}",
         f"resident {human_bytes(cell.resident_bytes)} a sequence, {percent(cell.resident_share)} of the full cache",
         f"host {human_bytes(cell.ddr_bytes)}, packed {human_bytes(cell.packed_bytes)}",
-        f"decode {number(cell.decode_tokens_per_s, 'tokens/s')}, largest batch {cell.max_rows or 'not measured'}",
+        f"decode {number(cell.decode_tokens_per_s, 'tokens/s')}, largest batch {cell.max_rows or dash()}",
         f"on {plain(', '.join(cell.devices)) or 'no device'}"
         + ("" if cell.exclusive is not False else ", node shared"),
         *more,

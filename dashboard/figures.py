@@ -19,20 +19,18 @@ from dashboard.drawing import (
     baseline_shapes,
     by_accuracy,
     describe,
-    error_bars,
     finished,
     interval,
     list_rows,
-    marker,
     require_one_protocol,
     say,
 )
 from dashboard.fronts import on_front
+from dashboard.marks import SINGLY_UP_TO, Mark, add_marks
 from dashboard.wording import OUTCOME_NAMES, byte_unit, hover, human_bytes, percent, plain, shortened
 from db.queries import CellSummary
 
 LEGEND_WIDTH = 28  # characters, so that two columns fit below half a page
-LEGEND_BY_CELL = 12  # with more cells the legend names presets, of which there are fewer
 
 MemoryAxis = Literal["bytes", "share"]
 
@@ -52,7 +50,7 @@ def accuracy_against_memory(
         divisor, x_title, x_format = 1.0, "Resident KV bytes / bytes of the full cache", ".0%"
     xs = [None if value is None else value / divisor for value in values]
     front = on_front(cells)
-    figure = _accuracy_scatter(cells, xs, looks, ringed=front)
+    figure = _accuracy_scatter(cells, xs, looks, ringed_ones=front)
     _add_front(figure, cells, xs, front)
     figure.update_xaxes(title={"text": x_title}, tickformat=x_format)
     return finished(figure, "Accuracy against resident memory", legend_height=_legend_height(cells))
@@ -186,35 +184,37 @@ def _accuracy_scatter(
     xs: Sequence[float | None],
     looks: Mapping[str, Look],
     hollow: Collection[str] = (),
-    ringed: Collection[str] = (),
+    ringed_ones: Collection[str] = (),
 ) -> go.Figure:
     require_one_protocol(cells)
     figure = go.Figure()
     shapes: list[dict[str, Any]] = []
-    named: set[str] = set()
-    grouped = len(cells) > LEGEND_BY_CELL
+    marks = []
     labels = dict(zip(cells, shortened([cell.policy for cell in cells], LEGEND_WIDTH), strict=True))
     for cell, x in sorted(zip(cells, xs, strict=True), key=lambda pair: _place(pair[0])):
         reach = interval(cell)
         if x is None or reach is None:
             continue
-        look = looks[cell.policy]
         if cell.policy_name == FULL:
             shapes += baseline_shapes(cell)
         accuracy, above, below = reach
-        more = ["on the Pareto front: accuracy against resident bytes"] if cell.fingerprint in ringed else []
-        figure.add_scatter(
-            x=[x],
-            y=[accuracy],
-            error_y=error_bars([above], [below], look.colour),
-            mode="markers",
-            name=plain(cell.policy_name) if grouped else labels[cell],
-            legendgroup=plain(cell.policy_name) if grouped else cell.fingerprint,
-            showlegend=not (grouped and cell.policy_name in named),
-            marker=marker(look, cell.fingerprint in hollow, cell.fingerprint in ringed),
-            hovertemplate=describe(cell, *more),
+        ringed = cell.fingerprint in ringed_ones
+        more = ["on the Pareto front: accuracy against resident bytes"] if ringed else []
+        marks.append(
+            Mark(
+                x=x,
+                y=accuracy,
+                above=above,
+                below=below,
+                look=looks[cell.policy],
+                preset=cell.policy_name,
+                name=labels[cell],
+                told=describe(cell, *more),
+                hollow=cell.fingerprint in hollow,
+                ringed=ringed,
+            )
         )
-        named.add(cell.policy_name)
+    add_marks(figure, marks, len(cells) > SINGLY_UP_TO)
     if not figure.data:
         say(figure)
     figure.update_layout(shapes=shapes, showlegend=bool(figure.data))
@@ -265,5 +265,5 @@ def _labels(cells: Sequence[CellSummary]) -> list[str]:
 def _legend_height(cells: Sequence[CellSummary]) -> int:
     """Of all cells, measured or not, so that charts side by side are of one height. Two or three columns."""
     presets = len({cell.policy_name for cell in cells})
-    rows = -(-presets // 3) if len(cells) > LEGEND_BY_CELL else -(-len(cells) // 2)
+    rows = -(-presets // 3) if len(cells) > SINGLY_UP_TO else -(-len(cells) // 2)
     return LEGEND_ROW_HEIGHT * max(1, rows)

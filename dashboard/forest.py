@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import plotly.graph_objects as go
 
 from dashboard.colours import Look
-from dashboard.drawing import FAINT, error_bars, finished, list_rows, marker, require_one_protocol, say
+from dashboard.drawing import FAINT, finished, list_rows, require_one_protocol, say
+from dashboard.marks import SINGLY_UP_TO, Mark, add_marks
 from dashboard.wording import hover, plain, signed
 from db.queries import CellSummary, PairedDelta
 
@@ -30,21 +31,26 @@ def paired_differences(
     require_one_protocol([*cells, baseline])
     rows = ranked([cell for cell in cells if cell.fingerprint != baseline.fingerprint], deltas)[::-1]
     figure = go.Figure()
-    dashes = []
+    dashes, marks = [], []
     for place, (cell, delta) in enumerate(rows):
         if delta is None:
             reason = "– no sample in common" if cell.n else "– no sample judged yet"
             dashes.append({"x": 0, "y": place, "text": reason, "xanchor": "left", "xshift": 8, "showarrow": False})
             continue
-        look = looks[cell.policy]
-        figure.add_scatter(
-            x=[delta.delta],
-            y=[place],
-            error_x=error_bars([delta.high - delta.delta], [delta.delta - delta.low], look.colour),
-            mode="markers",
-            marker=marker(look, hollow=delta.low <= 0 <= delta.high) | {"size": 10},
-            hovertemplate=hover(_told(cell, delta, baseline)),
+        marks.append(
+            Mark(
+                x=delta.delta,
+                y=place,
+                above=delta.high - delta.delta,
+                below=delta.delta - delta.low,
+                look=looks[cell.policy],
+                preset=cell.policy_name,
+                name=plain(cell.policy),
+                told=hover(_told(cell, delta, baseline)),
+                hollow=delta.low <= 0 <= delta.high,
+            )
         )
+    add_marks(figure, marks, len(rows) > SINGLY_UP_TO, interval="x", size=10)
     if rows:
         zero = {"type": "line", "xref": "x", "yref": "y domain", "x0": 0, "x1": 0, "y0": 0, "y1": 1, "layer": "below"}
         figure.update_layout(shapes=[{**zero, "line": {"color": FAINT, "width": 1.5, "dash": "dash"}}])

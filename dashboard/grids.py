@@ -13,7 +13,7 @@ from db.queries import CellSummary
 
 HIERARCHY = "hierarchy"
 Grid = dict[tuple[float, float], CellSummary]  # by (hbm, evict)
-ACCURACY_COLOURS = [[0.0, "#f3ecd2"], [0.35, "#8fc9b0"], [0.7, "#2f86a3"], [1.0, "#173f6e"]]
+ACCURACY_COLOURS = [[0.0, "#f3ecd2"], [0.35, "#8fc9b0"], [0.7, "#2b7e9a"], [1.0, "#173f6e"]]
 DARK_FROM = 0.7
 CELL_HEIGHT = 64
 
@@ -94,7 +94,7 @@ def _written(cell: CellSummary | None) -> dict[str, Any]:
         return {"text": "–"}
     if cell.accuracy is None:
         return {"text": "–<br>no sample"}
-    colour = "#ffffff" if cell.accuracy >= DARK_FROM else "#16222c"
+    colour = "#ffffff" if cell.accuracy >= DARK_FROM else "#000000"
     return {"text": f"<b>{percent(cell.accuracy)}</b><br>n={cell.n}", "font": {"color": colour}}
 
 

@@ -49,6 +49,8 @@ def environment(url: str) -> dict[str, str]:
     root = str(APP.parents[1])
     inherited = os.environ.get("PYTHONPATH")
     return {
+        # A table's own toolbar writes CSV in which a model's output may begin a formula; the menu below it doesn't.
+        "STREAMLIT_CLIENT_DISABLE_DATA_EXPORT": "true",
         **os.environ,
         "TIERCACHE_DB": url,
         "PYTHONPATH": f"{root}{os.pathsep}{inherited}" if inherited else root,

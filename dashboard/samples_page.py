@@ -7,19 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
+import pandas as pd
 import streamlit as st
 
 from dashboard import data, figures
 from dashboard.choices import choose, remember, remembered, write
+from dashboard.downloads import downloads
 from dashboard.drawing import FULL
+from dashboard.row_choice import choose_row
+from dashboard.show import show
 from dashboard.tables import sample_table
+from dashboard.tier_map_view import tier_map
 from dashboard.wording import OUTCOME_NAMES, human_bytes, number
 from db import queries
 from db.disagreements import Disagreement, count_disagreements, list_disagreements
-from db.queries import CellSummary, SampleDetail, SampleInfo
+from db.queries import CellInfo, SampleDetail, SampleInfo
 
 PAGE_ROWS = 50
 ANY = "any outcome"
@@ -39,7 +45,7 @@ def page() -> None:
     """Show the page."""
     st.title("Samples")
     source = data.source()
-    cells = {cell.fingerprint: cell for cell in data.summaries(source.key, source.engine, None)}
+    cells = {cell.fingerprint: cell for cell in data.cells(source.key, source.engine, None)}
     if not cells:
         data.nothing_yet("The database holds no cell.")
     left, middle, right = st.columns([3, 2, 2])
@@ -61,10 +67,10 @@ def page() -> None:
         return
     sample = _pick(rows, total)
     if sample is not None:
-        _detail(source, sample, full if outcome in DISAGREEMENTS else None)
+        _detail(source, sample, full if outcome in DISAGREEMENTS else None, cells)
 
 
-def _full_of(cells: Mapping[str, CellSummary], fingerprint: str) -> str | None:
+def _full_of(cells: Mapping[str, CellInfo], fingerprint: str) -> str | None:
     """Return the full cache's cell that a cell can be compared with, if there is another."""
     own = cells[fingerprint]
     alike = (
@@ -106,7 +112,7 @@ class _Rows:
         return None if self.show == ANY else self.show
 
 
-def _cell_name(cell: CellSummary) -> str:
+def _cell_name(cell: CellInfo) -> str:
     return f"{cell.model} · {cell.benchmark} · {cell.policy} [{cell.fingerprint[:6]}]"
 
 
@@ -118,34 +124,53 @@ def _pick(found: _Rows, total: int) -> SampleDetail | None:
     if pages > 1:
         number_of_page = int(st.number_input(f"Page (of {pages})", 1, pages, width=160))
     rows = found.part((number_of_page - 1) * PAGE_ROWS)
+    ids = [f"{row.repeat}:{row.problem_id}" for row in rows]
+    mapped = queries.tier_map_keys(source.engine, [fingerprint])
+    has_map = [(fingerprint, row.problem_id, row.repeat) in mapped for row in rows]
     st.caption(f"{total:,} samples. Choose one by the box at the left of its row.")
-    state = st.dataframe(
-        sample_table(rows),
+    chosen = remembered("sample")
+    if chosen is None:  # kept from now on: rows that come later leave it where it is
+        chosen = ids[has_map.index(True) if True in has_map else 0]
+        remember("sample", chosen)
+    sample = _sample(source, fingerprint, chosen)
+    if sample is None:
+        chosen, sample = ids[0], _sample(source, fingerprint, ids[0])
+    table = sample_table(rows)
+    if mapped:
+        table.insert(len(table.columns) - 1, "tier map", ["yes" if has else "–" for has in has_map])
+    choose_row(
+        table,
+        ids,
+        f"sample {fingerprint}",
+        chosen,
+        partial(remember, "sample"),
+        required=True,
         hide_index=True,
         height=min(38 + 35 * len(rows), 300),
-        on_select="rerun",
-        selection_mode="single-row",
         placeholder="–",
         column_config={"wall (s)": st.column_config.NumberColumn(format="%.2f")},
-        key=f"list {fingerprint} {found.show} {found.search} {number_of_page}",
         alt="Samples of the cell",
     )
-    selected = state["selection"]["rows"]
-    if selected and selected[0] < len(rows):
-        chosen = rows[selected[0]]
-        remember("sample", f"{chosen.repeat}:{chosen.problem_id}")
-        return queries.get_sample(source.engine, fingerprint, chosen.problem_id, chosen.repeat)
-    repeat, _, problem = (remembered("sample") or "").partition(":")
-    linked = queries.get_sample(source.engine, fingerprint, problem, int(repeat)) if repeat.isdecimal() else None
-    return linked or queries.get_sample(source.engine, fingerprint, rows[0].problem_id, rows[0].repeat)
+    downloads(table, "samples")
+    return sample
 
 
-def _detail(source: data.Source, sample: SampleDetail, beside: str | None) -> None:
+def _sample(source: data.Source, fingerprint: str, chosen: str) -> SampleDetail | None:
+    """Return the sample that an id of the list names, if the cell has it."""
+    repeat, _, problem = chosen.partition(":")
+    if not repeat.isdecimal() or len(repeat) > 9:
+        return None
+    return queries.get_sample(source.engine, fingerprint, problem, int(repeat))
+
+
+def _detail(source: data.Source, sample: SampleDetail, beside: str | None, cells: Mapping[str, CellInfo]) -> None:
     st.divider()
     facts, tiers = st.columns([2, 3], gap="medium")
     with facts:
         st.text(f"Problem {sample.problem_id}, repeat {sample.repeat}")
-        st.dataframe(_facts(sample), hide_index=True, alt="Facts of the sample")
+        facts = pd.DataFrame(_facts(sample))
+        st.dataframe(facts, hide_index=True, alt="Facts of the sample")
+        downloads(facts, "sample")
     with tiers:
         if sample.hbm_tokens is None:
             st.text("Tokens by tier were not measured.")
@@ -153,13 +178,16 @@ def _detail(source: data.Source, sample: SampleDetail, beside: str | None) -> No
             figure = figures.tier_tokens(
                 sample.hbm_tokens, sample.ddr_tokens, sample.packed_tokens, sample.evicted_tokens
             )
-            st.plotly_chart(figure, config={"displayModeBar": False}, alt="One sample's tokens by tier at the end")
+            show(figure, alt="One sample's tokens by tier at the end", name="tokens by tier")
     if sample.error:
         st.text("Error")
         _verbatim(st, sample.error, 150)
     st.text("Prompt")
     _verbatim(st, sample.prompt, 200)
-    _outputs(source, sample, beside)
+    other = _outputs(source, sample, beside)
+    shown = [sample] if other is None else [sample, other]
+    labels = {key: cell.policy for key, cell in cells.items()}
+    tier_map(source, [(labels.get(each.fingerprint, each.fingerprint[:8]), each) for each in shown])
 
 
 def _facts(sample: SampleDetail) -> dict[str, list[str]]:
@@ -177,8 +205,8 @@ def _facts(sample: SampleDetail) -> dict[str, list[str]]:
     return {"fact": list(facts), "value": list(facts.values())}
 
 
-def _outputs(source: data.Source, sample: SampleDetail, first: str | None) -> None:
-    """Show the output, and beside it another policy's on the same problem, with the place where they part.
+def _outputs(source: data.Source, sample: SampleDetail, first: str | None) -> SampleDetail | None:
+    """Show the output, and beside it another policy's on the same problem, with the place where they part; return it.
 
     `first` is the cell that the list was filtered by: it stands beside until another is chosen.
     """
@@ -194,7 +222,7 @@ def _outputs(source: data.Source, sample: SampleDetail, first: str | None) -> No
     if other is None:
         st.text("Output")
         _verbatim(st, sample.output, 420)
-        return
+        return None
     titles = f"This policy: {OUTCOME_NAMES.get(sample.outcome, sample.outcome)}", named[beside]
     texts = sample.output, other.output
     same = shared_prefix(*texts)
@@ -211,6 +239,7 @@ def _outputs(source: data.Source, sample: SampleDetail, first: str | None) -> No
     for column, title, text in zip(st.columns(2), titles, marked, strict=True):
         column.text(title)
         _verbatim(column, text, 420)
+    return other
 
 
 def around(text: str, place: int, width: int = AROUND) -> str:

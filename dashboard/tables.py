@@ -23,7 +23,7 @@ STATE_MARKS = {
     "cancelled": "■ cancelled",
     "silent": "? no heartbeat",
 }
-FORMULA_STARTS = tuple("=+-@\t\r")
+FORMULA_STARTS = tuple("=+-@\t\r\n＝＋－＠")  # spreadsheets take the wide ones too
 STATE_ORDER = ("running", "failed", "partial", "waiting", "done")
 
 
@@ -64,8 +64,13 @@ def sweep_table(sweeps: Sequence[SweepInfo], now: datetime) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def progress_table(cells: Sequence[CellProgress]) -> pd.DataFrame:
-    """One row a cell: what runs first, then what failed, what waits, what is done; in the sweep's order within."""
+def progress_table(cells: Sequence[CellProgress], by_state: bool = True) -> pd.DataFrame:
+    """One row a cell: what runs first, then what failed, what waits, what is done; in the given order within.
+
+    `by_state=False`: in the given order alone, in which rows stay where they are while cells come to an end.
+    """
+    if by_state:
+        cells = sorted(cells, key=lambda cell: (STATE_ORDER.index(cell.state), cell.position))
     columns = [
         "state",
         "model",
@@ -93,7 +98,7 @@ def progress_table(cells: Sequence[CellProgress]) -> pd.DataFrame:
             cell.protocol[:8],
             cell.fingerprint,
         ]
-        for cell in sorted(cells, key=lambda cell: (STATE_ORDER.index(cell.state), cell.position))
+        for cell in cells
     ]
     return pd.DataFrame(rows, columns=columns)
 
@@ -212,4 +217,4 @@ def csv_safe(frame: pd.DataFrame) -> bytes:
     """Return a frame as CSV in which no text cell starts a formula when a spreadsheet opens it."""
     safe = frame.map(lambda value: f"'{value}" if isinstance(value, str) and value[:1] in FORMULA_STARTS else value)
     text: str = safe.to_csv(index=False)
-    return text.encode()
+    return text.encode("utf-8", "replace")

@@ -6,6 +6,7 @@ import html
 from collections.abc import Iterable, Sequence
 
 EMPTY_HINT = "tiercache run sweeps/demo.yaml"
+UNMEASURED = "not measured"
 NO_NAME = "<extra></extra>"  # plotly else writes the trace's name beside its hover text
 OUTCOME_NAMES = {
     "correct": "correct",
@@ -16,10 +17,15 @@ OUTCOME_NAMES = {
 }
 
 
-def human_bytes(count: float | None) -> str:
-    """Return bytes in binary units, e.g. 1.5 KiB."""
+def dash(reason: str = UNMEASURED) -> str:
+    """Return what stands where a value is missing."""
+    return f"– ({reason})"
+
+
+def human_bytes(count: float | None, reason: str = UNMEASURED) -> str:
+    """Return bytes in binary units, e.g. 1.5 KiB; None is a dash with the reason."""
     if count is None:
-        return "not measured"
+        return dash(reason)
     units = ("B", "KiB", "MiB", "GiB", "TiB")
     unit = 0
     while abs(count) >= 1024 and unit < len(units) - 1:
@@ -36,9 +42,9 @@ def byte_unit(largest: float) -> tuple[float, str]:
     return 1.0, "B"
 
 
-def percent(share: float | None, digits: int = 1) -> str:
-    """Return a share as a percentage."""
-    return "not measured" if share is None else f"{share:.{digits}%}"
+def percent(share: float | None, digits: int = 1, reason: str = UNMEASURED) -> str:
+    """Return a share as a percentage; None is a dash with the reason."""
+    return dash(reason) if share is None else f"{share:.{digits}%}"
 
 
 def signed(share: float) -> str:
@@ -46,9 +52,9 @@ def signed(share: float) -> str:
     return f"{100 * share:+.1f} pp"
 
 
-def number(value: float | None, unit: str, digits: int = 1) -> str:
-    """Return a number with its unit."""
-    return "not measured" if value is None else f"{value:,.{digits}f} {unit}"
+def number(value: float | None, unit: str, digits: int = 1, reason: str = UNMEASURED) -> str:
+    """Return a number with its unit; None is a dash with the reason."""
+    return dash(reason) if value is None else f"{value:,.{digits}f} {unit}"
 
 
 def plain(text: str) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlalchemy import Engine, and_, func, select
 
+from db.counted import samples_of
 from db.progress import keys_of
 from db.schema import Diagnostic
-from db.summaries import samples_of
 
 KEY = ("fingerprint", "problem_id", "repeat")
 MEANS = (

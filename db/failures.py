@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Engine, select
 
+from db.counted import samples_of
 from db.schema import Cell, SweepCell
-from db.summaries import samples_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

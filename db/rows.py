@@ -129,6 +129,24 @@ class DiagnosticRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TierMapRow:
+    """Where each token of a finished sample lay while it ran. Tokens are those of prompt and output together."""
+
+    fingerprint: str
+    problem_id: str
+    repeat: int
+    steps: int  # decode steps
+    prompt_tokens: int
+    tokens: int
+    looks: int  # moments at which it was looked at
+    layers: int
+    kv_heads: int
+    blob: bytes  # made by `db.tier_codec.pack`
+    no_importance: str | None = None  # why the tokens have no score of the policy's
+    finished_at: datetime = field(default_factory=utc_now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRow:
     """One call of an engine: several samples of one cell decoded together on one device."""
 

@@ -188,6 +188,25 @@ class Diagnostic(Base):
     detail: Mapped[dict[str, Any]]
 
 
+class StoredTierMap(Base):
+    """Where each token of a sample lay while it ran; `db.tier_codec` says what the blob holds, `db.tier_maps` reads."""
+
+    __tablename__ = "tier_maps"
+
+    fingerprint: Mapped[str] = mapped_column(ForeignKey("cells.fingerprint"), primary_key=True)
+    problem_id: Mapped[str] = mapped_column(primary_key=True)
+    repeat: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    steps: Mapped[int]
+    prompt_tokens: Mapped[int]
+    tokens: Mapped[int]
+    looks: Mapped[int]
+    layers: Mapped[int]
+    kv_heads: Mapped[int]
+    no_importance: Mapped[str | None]
+    finished_at: Mapped[datetime]
+    blob: Mapped[bytes]
+
+
 class Shard(Base):
     """One engine call; see `db.rows.ShardRow` for units."""
 

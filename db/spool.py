@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 
 ENTRIES_PER_TRANSACTION = 500
 MOMENTS = ("at", "started_at", "finished_at")
+BYTES = ("blob",)
 
 
 class Spool:
@@ -143,6 +145,9 @@ def _read(path: Path) -> tuple[list[Entry], list[str]]:
             for name in MOMENTS:
                 if name in values:
                     values[name] = datetime.fromisoformat(values[name])
+            for name in BYTES:
+                if name in values:
+                    values[name] = base64.b64decode(values[name], validate=True)
             entries.append(Entry(found["kind"], values))
         except (ValueError, KeyError, TypeError):
             torn.append(line)
@@ -152,4 +157,6 @@ def _read(path: Path) -> tuple[list[Entry], list[str]]:
 def _encode(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
     raise TypeError(f"{type(value).__name__} can't be spooled")

@@ -14,9 +14,9 @@ from typing import Any, Literal
 from sqlalchemy import Connection, bindparam, case, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from db.schema import Base, Cell, Diagnostic, Event, Revision, Sample, Shard, Sweep
+from db.schema import Base, Cell, Diagnostic, Event, Revision, Sample, Shard, StoredTierMap, Sweep
 
-EntryKind = Literal["sample", "diagnostic", "shard", "event", "state", "grade", "kv_bytes"]
+EntryKind = Literal["sample", "diagnostic", "tier_map", "shard", "event", "state", "grade", "kv_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,8 @@ def store(connection: Connection, entries: Iterable[Entry]) -> int:
     new = insert_samples(connection, of_kind.get("sample", []))
     for values in of_kind.get("diagnostic", []):
         connection.execute(upsert(connection, Diagnostic).values(values).on_conflict_do_nothing())
+    for values in of_kind.get("tier_map", []):
+        connection.execute(upsert(connection, StoredTierMap).values(values).on_conflict_do_nothing())
     for values in of_kind.get("shard", []):
         connection.execute(upsert(connection, Shard).values(values).on_conflict_do_nothing())
     for values in of_kind.get("event", []):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, Select, Subquery, case, func, null, select
 from sqlalchemy.orm import Session
 
+from db.counted import cells_of, samples_of
 from db.intervals import normal, wilson
 from db.paired import score_of
 from db.rows import OUTCOMES
-from db.schema import Cell, Sample, Shard, Sweep, SweepCell
+from db.schema import Cell, Shard, SweepCell
 
 MEASURES = (
     "output_tokens",
@@ -25,6 +25,7 @@ MEASURES = (
     "metadata_bytes_peak",
 )
 TIERS = ("hbm_tokens", "ddr_tokens", "packed_tokens", "evicted_tokens")
+_SUMMED = ("fingerprint", "problem_id", "outcome", "score", *MEASURES, *TIERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +88,13 @@ class CellSummary:
         return self.resident_bytes / self.full_bytes
 
 
-def cell_summaries(engine: Engine, sweep_id: str | None = None) -> list[CellSummary]:
+def cell_summaries(
+    engine: Engine, sweep_id: str | None = None, *, model: str | None = None, benchmark: str | None = None
+) -> list[CellSummary]:
     """Return a summary of each cell: of one sweep in its order, or of all by model, benchmark and policy.
 
-    A sweep shows its cells' samples whichever sweep made them, but of each cell only as many as it expects: the first
-    problems of each repeat, an order that is the same for every policy and knows nothing of outcomes.
+    With a model or a benchmark only its cells: of a large sweep that is a small part of the work.
+    `db.counted` says which samples count for a sweep.
     """
     cells: Select[*tuple[Any, ...]]
     if sweep_id is None:
@@ -103,14 +106,18 @@ def cell_summaries(engine: Engine, sweep_id: str | None = None) -> list[CellSumm
             .where(SweepCell.sweep_id == sweep_id)
             .order_by(SweepCell.position)
         )
+    chosen = cells_of(model, benchmark)
+    machine = select(Shard.fingerprint, Shard.device, Shard.device_peak_source).distinct().order_by(Shard.device)
+    if chosen is not None:
+        cells = cells.where(Cell.fingerprint.in_(chosen))
+        machine = machine.where(Shard.fingerprint.in_(chosen))
     with Session(engine) as session:
         connection = session.connection()
         found = session.execute(cells).all()
-        samples = _by_fingerprint(connection, _sample_numbers(sweep_id))
-        shards = _by_fingerprint(connection, _shard_numbers())
-        machines = connection.execute(
-            select(Shard.fingerprint, Shard.device, Shard.device_peak_source).distinct().order_by(Shard.device)
-        ).all()
+        counted = samples_of(sweep_id, _SUMMED, model=model, benchmark=benchmark)
+        samples = _by_fingerprint(connection, _sample_numbers(counted))
+        shards = _by_fingerprint(connection, _shard_numbers(chosen))
+        machines = connection.execute(machine).all()
     devices: dict[str, list[str]] = {}
     sources: dict[str, list[str]] = {}
     for fingerprint, device, source in machines:
@@ -136,31 +143,7 @@ def list_policies(engine: Engine) -> list[tuple[str, str]]:
         return [(label, preset) for label, preset in connection.execute(statement)]
 
 
-def samples_of(sweep_id: str | None, names: Sequence[str]) -> Subquery:
-    """Columns of the samples that count for a sweep, or of all."""
-    columns = [getattr(Sample, name) for name in names]
-    if sweep_id is None:
-        return select(*columns).subquery()
-    # The first problems of each repeat: ids sort in the benchmark's own order.
-    rank = func.row_number().over(partition_by=(Sample.fingerprint, Sample.repeat), order_by=Sample.problem_id)
-    repeats = func.coalesce(Sweep.spec["repeats"].as_integer(), 1)
-    ranked = (
-        select(
-            *columns,
-            (rank * repeats).label("rank"),
-            SweepCell.expected_samples.label("expected"),
-        )
-        .join(SweepCell, SweepCell.fingerprint == Sample.fingerprint)
-        .join(Sweep, Sweep.id == SweepCell.sweep_id)
-        .where(SweepCell.sweep_id == sweep_id)
-        .where(Sample.repeat < repeats)
-        .subquery()
-    )
-    return select(ranked).where(ranked.c.rank <= ranked.c.expected).subquery()
-
-
-def _sample_numbers(sweep_id: str | None) -> Select[*tuple[Any, ...]]:
-    source = samples_of(sweep_id, ("fingerprint", "problem_id", "outcome", "score", *MEASURES, *TIERS))
+def _sample_numbers(source: Subquery) -> Select[*tuple[Any, ...]]:
     judged, score = source.c.outcome != "failed", score_of(source.c)
     return select(
         source.c.fingerprint,
@@ -173,9 +156,9 @@ def _sample_numbers(sweep_id: str | None) -> Select[*tuple[Any, ...]]:
     ).group_by(source.c.fingerprint)
 
 
-def _shard_numbers() -> Select[*tuple[Any, ...]]:
+def _shard_numbers(chosen: Select[tuple[str]] | None) -> Select[*tuple[Any, ...]]:
     steps = func.sum(Shard.decode_steps)
-    return select(
+    statement = select(
         Shard.fingerprint,
         func.count().label("shards"),
         (func.sum(Shard.decode_tokens) / func.nullif(func.sum(Shard.decode_s), 0.0)).label("decode_tokens_per_s"),
@@ -190,6 +173,7 @@ def _shard_numbers() -> Select[*tuple[Any, ...]]:
         func.max(Shard.device_peak_bytes).label("device_peak_bytes"),
         func.min(case((Shard.exclusive, 1), else_=0)).label("exclusive"),
     ).group_by(Shard.fingerprint)
+    return statement if chosen is None else statement.where(Shard.fingerprint.in_(chosen))
 
 
 def _share(part: Any, whole: Any) -> ColumnElement[Any]:

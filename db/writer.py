@@ -30,6 +30,7 @@ from db.rows import (
     SampleRow,
     ShardRow,
     SweepState,
+    TierMapRow,
     require_member,
     utc_now,
 )
@@ -141,6 +142,10 @@ class Writer:
     def record_diagnostics(self, rows: Sequence[DiagnosticRow]) -> None:
         """Store what was measured of samples. What is there already stays."""
         self._write([Entry("diagnostic", asdict(row)) for row in rows])
+
+    def record_tier_maps(self, rows: Sequence[TierMapRow]) -> None:
+        """Store where samples' tokens lay. What is there already stays."""
+        self._write([Entry("tier_map", asdict(row)) for row in rows])
 
     def record_shard(self, shard: ShardRow) -> None:
         """Store what one engine call cost. A second shard of the same id is ignored."""

@@ -11,8 +11,9 @@ from rich.text import Text
 
 from jobs.plan import longest_context
 from jobs.report import WIDTH, bytes_text
+from tiercache.blocks import gpus_needed, weights_of
 from tiercache.capacity import FORMULAS, PROJECTIONS, T1_READS, Capacity, capacity
-from tiercache.errors import ModelError, RequestError
+from tiercache.errors import ModelError, RequestError, ResourceError
 from tiercache.gpus import GPU_USABLE, Machine
 from tiercache.model_spec import ModelSpec
 from tiercache.policy_text import read_policy
@@ -120,11 +121,21 @@ def notes(model: str, first: Capacity, contexts: Sequence[int]) -> list[str]:
     if first.weights is None:
         said.append(f"{model}: the size of its weights isn't known here, so neither rows nor tokens/s are.")
     elif first.weights > first.usable:
-        said.append(f"{model}: its weights don't fit this GPU, and a model isn't split over GPUs.")
+        said.append(f"{model}: its weights don't fit this GPU{_split(first)}.")
     longest = longest_context(shape)
     if longest is not None and max(contexts) > longest:
         said.append(f"{model} takes {longest:,} tokens at most; longer contexts are arithmetic only.")
     return said
+
+
+def _split(found: Capacity) -> str:
+    weights = weights_of(found.shape, found.dtype)
+    assert weights is not None, "known above"
+    try:
+        gpus = gpus_needed(weights, max(found.prompt, found.row), found.machine.gpu_bytes)
+    except ResourceError:
+        return ""
+    return f"; split over GPUs, layer by layer, it takes {gpus}"
 
 
 def as_data(model: str, groups: Sequence[Sequence[Capacity]], batches: Sequence[int]) -> dict[str, Any]:

@@ -5,18 +5,22 @@ Heavy imports live inside the commands, so that `tiercache --help` and a wrong s
 
 import os
 import sys
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from jobs.commands import database
+from jobs.commands.advising import advise
 from jobs.commands.capacity import capacity
 from jobs.commands.control import cancel, pause, resume
 from jobs.commands.data import prepare
+from jobs.commands.exporting import export
+from jobs.commands.occluding import occlusion
 from jobs.commands.options import Data, Database, First, SpecPath, database_url, load
-from jobs.commands.reporting import report
+from jobs.commands.planning import plan
+from jobs.commands.reporting import papers, report
 from jobs.commands.results import compare, regrade
+from jobs.commands.searching import search
 from jobs.commands.submitting import logs, submit
 from jobs.printable import printable
 from tiercache.errors import TierCacheError
@@ -35,13 +39,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-
-class Form(StrEnum):
-    csv = "csv"
-    json = "json"
-    md = "md"
-    lm_eval = "lm-eval"
 
 
 def _version(wanted: bool) -> None:
@@ -112,21 +109,7 @@ def run(
         raise typer.Exit(EXIT_PARTIAL)
 
 
-@app.command()
-def plan(spec: SpecPath, data: Data = None, n: First = None) -> None:
-    """Show what a sweep will cost, without running anything: samples, KV bytes, rows that fit, GPUs."""
-    sweep, benchmarks = load(spec, data, n)
-    from jobs.listing import plan_tables, plan_totals
-    from jobs.plan import plan_sweep
-    from jobs.report import console
-
-    planned = plan_sweep(sweep, benchmarks)
-    screen = console()
-    for table in plan_tables(planned):
-        screen.print(table)
-    screen.print(plan_totals(planned))
-    for note in planned.notes:
-        typer.echo(f"note: {note}")
+app.command()(plan)
 
 
 @app.command()
@@ -151,26 +134,6 @@ def status(
         typer.echo("No sweeps yet. Start one with: tiercache run sweeps/demo.yaml")
     else:
         console().print(sweep_table(sweeps))
-
-
-@app.command()
-def export(
-    sweep: Annotated[str, typer.Argument(metavar="SWEEP|latest", help="Id or name of a sweep, or `latest`.")],
-    form: Annotated[
-        Form, typer.Option("--format", help="csv, json, a Markdown table, or lm-evaluation-harness results.")
-    ] = Form.csv,
-    db: Database = None,
-) -> None:
-    """Write a sweep's results to stdout."""
-    from db.queries import cell_summaries, diagnostic_summaries, failed_samples, list_sweeps
-    from jobs.database import open_for_reading
-    from jobs.export import export as render
-    from jobs.export import pick_sweep
-
-    engine = open_for_reading(database_url(db))
-    chosen = pick_sweep(list_sweeps(engine), sweep)
-    diagnostics, failed = diagnostic_summaries(engine, chosen.id), failed_samples(engine, chosen.id)
-    typer.echo(render(chosen, cell_summaries(engine, chosen.id), form.value, diagnostics, failed), nl=False)
 
 
 @app.command()
@@ -220,12 +183,17 @@ app.command()(prepare)
 app.command()(submit)
 app.command()(logs)
 app.command()(compare)
+app.command()(export)
 app.command()(report)
+app.command()(papers)
 app.command()(capacity)
+app.command()(advise)
+app.command()(occlusion)
 app.command()(pause)
 app.command()(resume)
 app.command()(cancel)
 app.command()(regrade)
+app.command()(search)
 
 
 def _print_results(url: str, sweep_id: str) -> "list[Reason]":

@@ -17,22 +17,24 @@ from typing import Literal
 
 from cluster.allot import Demand, allot
 from cluster.pool import Pool, WorkerOptions
-from cluster.preflight import ask_autoscaler, await_fitting, default_gpus, fitting, nodes, this_machine
+from cluster.preflight import ask_autoscaler, await_fitting, fitting, nodes, this_machine
 from cluster.session import session, starts_here
 from db.connection import open_engine
 from db.diagnosed import diagnosed_keys
 from db.errors import DatabaseMissing
 from db.migrate import status
 from db.progress import finished_keys
+from db.tier_maps import tier_map_keys
 from db.writer import Writer
 from jobs.crew import Allot, Crew, Group, longest_first
 from jobs.foresight import foresee
 from jobs.grid import Cell, fingerprint
 from jobs.logs import log_context
 from jobs.progress import make_progress
+from jobs.sizing import largest, worker_gpus
 from jobs.spec import Sweep
 from jobs.sweep_run import POLL_S, Cancelled, SweepRun
-from jobs.work_queue import CellSamples, WorkQueue
+from jobs.work_queue import CellSamples, WorkQueue, mapped_keys
 from tiercache.shapes import shape_of
 
 log = logging.getLogger(__name__)
@@ -79,7 +81,7 @@ def run_sweep(
         StorageError: the database can't be used.
         KeyboardInterrupt: Ctrl-C or SIGTERM; the sweep is marked as interrupted, finished samples are stored.
     """
-    missing, reused = _missing(cells, database_url, sweep.diagnostics)
+    missing, reused = _missing(cells, database_url, sweep)
     for note in foresee([samples.cell for samples in missing]):
         print(f"note: {note}", file=sys.stderr, flush=True)
     sweep_id = f"{_slug(sweep.name)}-{fingerprint([sweep.name, [(c.fingerprint, c.n, c.repeats) for c in cells]])[:8]}"
@@ -93,14 +95,13 @@ def run_sweep(
         fitting(here, settings.cpus_per_actor, settings.gpus_per_actor or 0.0)
     # Inside the session: Ray sets a handler of its own, which would end the sweep as failed.
     with session(address), _sigterm_interrupts():
-        _preflight(sweep, wait_s)
+        _preflight(sweep, cells, wait_s)
 
         def share(demands: Sequence[Demand]) -> list[int]:
             return allot(nodes(), demands, settings.max_actors, settings.alone)
 
-        gpus = _gpus(sweep)
-        with _grown(settings.cpus_per_actor, gpus, settings.max_actors):
-            return replace(job, gpus=gpus).execute(missing, reused, _ray_pool, share)
+        with _grown(settings.cpus_per_actor, largest(sweep, cells, nodes()), settings.max_actors):
+            return replace(job, gpus=_gpus).execute(missing, reused, _ray_pool, share)
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class _Job:
     sweep_id: str
     database_url: str
     show: bool
-    gpus: float = 0.0  # of each worker
+    gpus: Callable[[Sweep, Sequence[Cell]], float] = lambda sweep, cells: 0.0  # of each worker of one model
 
     def execute(self, missing: list[CellSamples], reused: int, pools: PoolFactory, share: Allot) -> SweepResult:
         progress = make_progress(self.show, self.cells, missing)
@@ -147,14 +148,14 @@ class _Job:
                 self._wait(run)
                 continue
             # Between the first look and the lease somebody may have finished them.
-            left, _ = _missing([open_cells[name].cell for name in mine], self.database_url, self.sweep.diagnostics)
+            left, _ = _missing([open_cells[name].cell for name in mine], self.database_url, self.sweep)
             by_others += sum(len(open_cells.pop(name)) for name in mine) - sum(map(len, left))
             if left:
                 run.compute(self._crew(left, pools, share))
             # What another took over meanwhile is waited for like what it had from the start.
             taken = [cell for cell in self.cells if cell.fingerprint in run.lost_cells]
             run.lost_cells.clear()
-            again, _ = _missing(taken, self.database_url, self.sweep.diagnostics)
+            again, _ = _missing(taken, self.database_url, self.sweep)
             open_cells |= {samples.cell.fingerprint: samples for samples in again}
         return by_others
 
@@ -174,7 +175,9 @@ class _Job:
         groups = []
         for group in by_model.values():
             cells = [samples.cell for samples in group]
-            queue = WorkQueue(group, settings.shard_size, settings.max_attempts, self.sweep.diagnostics)
+            queue = WorkQueue(
+                group, settings.shard_size, settings.max_attempts, self.sweep.diagnostics, self.sweep.tier_maps
+            )
             shape = shape_of(cells[0].model)
             weights = shape.weights_as(cells[0].model.dtype) if shape is not None else None
             groups.append(
@@ -183,7 +186,7 @@ class _Job:
                     queue=queue,
                     make=_maker(pools, self.sweep, cells, sum(map(len, group))),
                     cpus=settings.cpus_per_actor,
-                    gpus=self.gpus,
+                    gpus=self.gpus(self.sweep, cells),
                     scale=float(weights or 1),
                 )
             )
@@ -194,11 +197,11 @@ def _maker(pools: PoolFactory, sweep: Sweep, cells: Sequence[Cell], samples: int
     return lambda: pools(sweep, cells, samples)
 
 
-def _missing(cells: Sequence[Cell], database_url: str, diagnostics: bool) -> tuple[list[CellSamples], int]:
+def _missing(cells: Sequence[Cell], database_url: str, sweep: Sweep) -> tuple[list[CellSamples], int]:
     """The samples of each cell that the database lacks, and how many it has. Creates nothing.
 
-    Where diagnostics are asked for, a sample without them is generated again: from the same seed, and the one that is
-    stored stays.
+    Where diagnostics or tier maps are asked for, a sample without them is generated again: from the same seed, and the
+    one that is stored stays.
     """
     total = sum(cell.samples for cell in cells)
     try:
@@ -211,10 +214,13 @@ def _missing(cells: Sequence[Cell], database_url: str, diagnostics: bool) -> tup
         for start in range(0, len(cells), CELLS_AT_ONCE):
             some = cells[start : start + CELLS_AT_ONCE]
             names = {cell.fingerprint for cell in some}
-            # An older version's samples are where this one's are; diagnostics came later.
+            # An older version's samples are where this one's are; diagnostics and tier maps came later.
             have = finished_keys(engine, names) if state in ("ready", "old") else set()
-            if diagnostics:
+            if sweep.diagnostics:
                 have &= diagnosed_keys(engine, names) if state == "ready" else set()
+            if sweep.tier_maps:
+                wanted = {(c.fingerprint, *key) for c in some for key in mapped_keys(c, sweep.tier_maps)}
+                have -= wanted - (tier_map_keys(engine, names) if state == "ready" else set())
             for cell in some:
                 samples = CellSamples(cell, _lacking(cell, have) if have else range(cell.samples))
                 missing += [samples] if samples else []
@@ -250,20 +256,19 @@ def _worker_options(sweep: Sweep, gpus: float, cells: Sequence[Cell]) -> WorkerO
     )
 
 
-def _gpus(sweep: Sweep) -> float:
-    asked = sweep.cluster.gpus_per_actor
-    return default_gpus(nodes(), sweep.engine.device) if asked is None else asked
+def _gpus(sweep: Sweep, cells: Sequence[Cell]) -> float:
+    return worker_gpus(sweep, cells, nodes())
 
 
-def _preflight(sweep: Sweep, wait_s: float) -> None:
+def _preflight(sweep: Sweep, cells: Sequence[Cell], wait_s: float) -> None:
     """Raises, before anything is written, if the cluster has no room for a worker, nor gets it in time."""
-    await_fitting(sweep.cluster.cpus_per_actor, lambda: _gpus(sweep), wait_s)
+    await_fitting(sweep.cluster.cpus_per_actor, lambda: largest(sweep, cells, nodes()), wait_s)
 
 
 def _ray_pool(sweep: Sweep, cells: Sequence[Cell], samples: int) -> Pool:
     from cluster.ray_pool import RayPool
 
-    return RayPool(_worker_options(sweep, _gpus(sweep), cells), 0, sweep.cluster.stall_s)
+    return RayPool(_worker_options(sweep, _gpus(sweep, cells), cells), 0, sweep.cluster.stall_s)
 
 
 @contextmanager

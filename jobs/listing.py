@@ -1,17 +1,14 @@
-"""Tables of what there is to choose from, and of what a sweep will cost: everything printed before a run."""
-
-from collections.abc import Sequence
+"""Tables of what there is to choose from: policies, benchmarks, models."""
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
-from rich.text import Text
 
 from jobs.benchmarks.base import ChatOptions
 from jobs.benchmarks.catalog import registry
-from jobs.plan import Plan, PlanRow, gpus_for
 from jobs.report import bytes_text
 from tiercache.catalog import PRESETS, SIGNALS
 from tiercache.catalog.base import Preset
+from tiercache.gpus import gpus_for
 from tiercache.policy import DEFAULT_SCORER, KNOBS
 from tiercache.shapes import FAMILIES, KNOWN
 
@@ -112,44 +109,6 @@ def models_table() -> Table:
         "`plan` adds the cache."
     )
     table.caption_justify = "left"
-    return table
-
-
-def plan_tables(plan: Plan) -> list[Table]:
-    """One table for each model and benchmark: bytes of one sequence, rows that fit, GPUs."""
-    groups: dict[tuple[str, str], list[PlanRow]] = {}
-    for row in plan.rows:
-        groups.setdefault((row.model, row.benchmark), []).append(row)
-    return [_plan_table(rows) for rows in groups.values()]
-
-
-def plan_totals(plan: Plan) -> Text:
-    """What all cells come to."""
-    return Text(
-        f"{len(plan.rows)} cells, {plan.samples:,} samples, at most {plan.new_tokens:,} generated tokens.\n"
-        "Bytes: KV cache of one sequence of the mean prompt and the longest generation; rows: decoded together."
-    )
-
-
-def _plan_table(rows: Sequence[PlanRow]) -> Table:
-    first = rows[0]
-    lengths = f"{first.prompt_tokens:,} prompt tokens, {first.new_tokens:,} new at most"
-    title = Text(f"{first.model} on {first.benchmark}", style="bold")
-    title.append(f"   {first.samples:,} samples per policy, {lengths}", style="dim")
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("policy", overflow="fold")
-    for name in ("device peak", "of full", "host peak", "full cache", "rows", "GPUs"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            Text(row.policy),
-            bytes_text(row.device_peak_bytes),
-            f"{row.device_peak_bytes / row.full_bytes:.0%}" if row.device_peak_bytes and row.full_bytes else "–",
-            bytes_text(row.host_peak_bytes),
-            bytes_text(row.full_bytes),
-            "–" if row.rows is None else str(row.rows),
-            "–" if row.gpus is None else f"{row.gpus:g}",
-        )
     return table
 
 

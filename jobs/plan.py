@@ -1,4 +1,4 @@
-"""What a sweep will cost before anything runs: samples, KV bytes per sequence, rows that fit, GPUs.
+"""What a sweep will cost before anything runs: samples, KV bytes per sequence, rows that fit, GPUs, GPU hours.
 
 Token counts come from the same code that the cache obeys, so for a given length they are exact; lengths are the mean
 prompt and the longest generation. No torch, no network: what isn't known here is assumed, and said to be.
@@ -6,19 +6,23 @@ prompt and the longest generation. No torch, no network: what isn't known here i
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from jobs.benchmarks.base import Benchmark
 from jobs.grid import resolve_sampling
+from jobs.prices import CardPrice, Lengths, NewTokens, card_prices
 from jobs.prompts import CHARS_PER_TOKEN, chat_refusal, count_tokens, estimate_tokens, lacks_chat_template
 from jobs.spec import Sweep
-from tiercache.errors import ModelError
+from tiercache.blocks import gpus_needed, weights_of
+from tiercache.errors import ModelError, ResourceError
 from tiercache.footprint import footprint
 from tiercache.gpus import GPU_USABLE
 from tiercache.model_spec import ModelSpec
 from tiercache.policy import Policy
+from tiercache.price import Work
+from tiercache.requests import check_number
 from tiercache.shapes import ModelShape, locate, shape_of
 
 GPU_BYTES = 80 * 2**30  # assumed where the cluster isn't asked
@@ -27,7 +31,11 @@ CPU_SIZED_BYTES = 2**30  # weights below this run well on a CPU: no GPU is plann
 
 @dataclass(frozen=True)
 class PlanRow:
-    """One cell before it runs. Bytes are of one sequence; None where the model's shape isn't known here."""
+    """One cell before it runs. Bytes are of one sequence; None where the model's shape isn't known here.
+
+    prices   on each kind of card; none where no GPU is planned.
+    lengths  new tokens that the prices reckon with.
+    """
 
     model: str
     benchmark: str
@@ -40,14 +48,17 @@ class PlanRow:
     full_bytes: int | None
     rows: int | None
     gpus: float | None
+    lengths: NewTokens
+    prices: tuple[CardPrice, ...] = ()
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All rows, and in `notes` whatever was assumed or deserves a warning."""
+    """All rows, and in `notes` whatever was assumed or deserves a warning. Prices are divided by `efficiency`."""
 
     rows: tuple[PlanRow, ...]
     notes: tuple[str, ...]
+    efficiency: float = 1.0
 
     @property
     def samples(self) -> int:
@@ -66,12 +77,25 @@ class _Size:
     note: str | None
 
 
-def plan_sweep(sweep: Sweep, benchmarks: Sequence[Benchmark], gpu_bytes: int = GPU_BYTES) -> Plan:
+def plan_sweep(
+    sweep: Sweep,
+    benchmarks: Sequence[Benchmark],
+    gpu_bytes: int = GPU_BYTES,
+    lengths: Lengths | None = None,
+    efficiency: float = 1.0,
+) -> Plan:
     """Plans every cell of a sweep.
+
+    Args:
+        lengths: what is known of generations; nothing means that all run into their token limit.
+        efficiency: share of the roofline that prices reckon with.
 
     Raises:
         ModelError, BenchmarkError, PolicyError: a local model is malformed; data are missing or malformed.
+        RequestError: `efficiency` isn't above 0 and at most 1.
     """
+    check_number("--efficiency", efficiency, "above 0, at most 1", lambda x: 0 < x <= 1)
+    lengths = lengths or Lengths()
     rows: dict[tuple[str, str, str, int], PlanRow] = {}
     notes: dict[str, None] = {}
     policies = sweep.resolved_policies()
@@ -92,16 +116,52 @@ def plan_sweep(sweep: Sweep, benchmarks: Sequence[Benchmark], gpu_bytes: int = G
                 notes[f"{spec.name} on {benchmark.label}: {total:,} tokens exceed its {longest:,}: {remedy}."] = None
             for policy in policies:
                 row = _row(sweep, spec, shape, benchmark, policy, size, new_tokens, gpu_bytes)
+                row = _priced(sweep, spec, shape, policy, row, lengths, efficiency)
                 rows[spec.id, benchmark.label, policy.label, index] = row
                 if row.rows == 0:
                     short = f"one sequence needs more than the {sweep.engine.hbm_kv_budget:,} bytes of hbm_kv_budget"
                     notes[f"{spec.name}, {policy.label}: {short}."] = None
     if any(row.gpus for row in rows.values()) and sweep.cluster.gpus_per_actor is None:
-        for model in dict.fromkeys(row.model for row in rows.values() if row.gpus and row.gpus > 1):
-            notes[f"{model}: doesn't fit one GPU, and a model isn't split over GPUs yet; use larger ones."] = None
+        for model in dict.fromkeys(row.model for row in rows.values()):
+            most = max((row.gpus or 0 for row in rows.values() if row.model == model), default=0)
+            if most > 1:
+                notes[f"{model}: is split over {most:g} GPUs of one node, layer by layer."] = None
         usable = f"{gpu_bytes / 2**30:g} GiB GPUs, {GPU_USABLE:.0%} usable"
-        notes[f"GPUs: weights and one full-length row, on {usable}; both are assumed."] = None
-    return Plan(tuple(rows.values()), tuple(notes))
+        room = "hbm_kv_budget" if sweep.engine.hbm_kv_budget else "one full-length row"
+        notes[f"GPUs: weights and {room}, on {usable}; both are assumed."] = None
+    notes |= dict.fromkeys(_price_notes(list(rows.values())))
+    return Plan(tuple(rows.values()), tuple(notes), efficiency)
+
+
+def _priced(
+    sweep: Sweep,
+    spec: ModelSpec,
+    shape: ModelShape | None,
+    policy: Policy,
+    row: PlanRow,
+    lengths: Lengths,
+    efficiency: float,
+) -> PlanRow:
+    """With GPU hours, where a GPU is planned for."""
+    found = lengths.of(row.model, row.benchmark, row.policy, row.new_tokens)
+    if not row.gpus and shape is not None:
+        return replace(row, lengths=found)
+    problems = row.samples // sweep.repeats
+    work = Work(problems, row.samples, row.prompt_tokens, found.mean, row.new_tokens)
+    # An engine sees a shard at a time.
+    most = min(sweep.engine.max_batch if row.rows is None else row.rows, sweep.cluster.shard_size)
+    prices = card_prices(spec.name, shape, policy, spec.dtype, work, most, efficiency)
+    return replace(row, lengths=found, prices=prices)
+
+
+def _price_notes(rows: Sequence[PlanRow]) -> list[str]:
+    notes = []
+    for row in rows:
+        for each in row.prices:
+            if each.why and row.rows != 0:  # which has a note of its own
+                split = f"; split over GPUs it takes {each.gpus} of them" if each.gpus else ""
+                notes.append(f"no price: {each.why}{split}.")
+    return notes
 
 
 def _row(
@@ -125,7 +185,7 @@ def _row(
         if sweep.engine.device == "cpu":
             gpus = 0.0
         elif gpus is None:
-            gpus = _gpus(shape.weights_as(spec.dtype), device, gpu_bytes, sweep.engine.device == "cuda")
+            gpus = _gpus(shape, spec.dtype, budget or device, gpu_bytes, sweep.engine.device == "cuda")
     return PlanRow(
         model=spec.name,
         benchmark=benchmark.label,
@@ -138,19 +198,20 @@ def _row(
         full_bytes=full,
         rows=rows,
         gpus=gpus,
+        lengths=NewTokens(float(new_tokens), "limit"),
     )
 
 
-def _gpus(weights: int | None, row: int, gpu_bytes: int, asked: bool) -> float | None:
-    """GPUs for the weights and one row; None where nothing is known, or where a laptop's CPU will do."""
-    if weights is None or (weights < CPU_SIZED_BYTES and not asked):
+def _gpus(shape: ModelShape, dtype: str, cache: int, gpu_bytes: int, asked: bool) -> float | None:
+    """GPUs for the weights and so many bytes of keys and values; None where nothing is known, where a laptop's CPU will
+    do, or where no number of GPUs would."""
+    weights = weights_of(shape, dtype)
+    if weights is None or ((shape.weights_as(dtype) or 0) < CPU_SIZED_BYTES and not asked):
         return None
-    return float(gpus_for(weights + row, gpu_bytes))
-
-
-def gpus_for(needed: int, gpu_bytes: int = GPU_BYTES) -> int:
-    """GPUs of that size that hold so many bytes beside activations and what the allocator keeps."""
-    return math.ceil(needed / (gpu_bytes * GPU_USABLE))
+    try:
+        return float(gpus_needed(weights, cache, gpu_bytes))
+    except ResourceError:
+        return None
 
 
 class SequenceBytes(NamedTuple):

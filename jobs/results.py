@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from cluster.work import Diagnosed, Done, Shard, ShardStats
-from db.rows import CellRow, DiagnosticRow, SampleRow, ShardRow
+from cluster.work import Diagnosed, Done, Mapped, Shard, ShardStats
+from db.rows import CellRow, DiagnosticRow, SampleRow, ShardRow, TierMapRow
 from jobs.grading import thinking_opened
 from jobs.grid import Cell
 from jobs.work_queue import Sample, split_key
@@ -69,6 +69,38 @@ def diagnostic_row(fingerprint: str, item: Diagnosed) -> DiagnosticRow:
     if item.diagnostics.kl is not None:
         values["kl"] = max(0.0, item.diagnostics.kl)  # rounding can take a divergence of nothing below nothing
     return DiagnosticRow(fingerprint=fingerprint, problem_id=problem_id, repeat=repeat, **values)
+
+
+def tier_map_row(fingerprint: str, item: Mapped) -> TierMapRow:
+    """Where a finished sample's tokens lay, packed."""
+    import numpy as np  # only where there are maps: the command line starts without it
+
+    from db.tier_codec import Looks, pack
+
+    problem_id, repeat = split_key(item.key)
+    record = item.record
+    looks = Looks(
+        steps=record.steps,
+        seen=record.seen,
+        tiers=record.tiers,
+        overall=record.overall,
+        held=record.held,
+        importance=record.importance,
+    )
+    blob, kept = pack(looks, record.series, item.texts, np.array(item.tokens, dtype=np.int64))
+    return TierMapRow(
+        fingerprint=fingerprint,
+        problem_id=problem_id,
+        repeat=repeat,
+        steps=len(record.series["full"]) - 1,
+        prompt_tokens=record.prompt,
+        tokens=len(item.tokens),
+        looks=kept,
+        layers=record.layers,
+        kv_heads=record.kv_heads,
+        no_importance=record.no_importance,
+        blob=blob,
+    )
 
 
 def shard_row(shard: Shard, fingerprint: str, sweep_id: str, measured: ShardStats, exclusive: bool) -> ShardRow:

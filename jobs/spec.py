@@ -84,8 +84,8 @@ class EngineSpec(Strict):
 class ClusterSpec(Strict):
     """Where the work runs.
 
-    gpus_per_actor  GPUs reserved for each actor; null decides from the cluster: 1 where there are GPUs, else 0. A
-                    model isn't split over GPUs: more than 1 reserves without using.
+    gpus_per_actor  GPUs of each actor, all of one node; null decides: none where the cluster has none, else as many as
+                    the model takes. Over more than 1 its layers are dealt out.
     cpus_per_actor  CPUs reserved for each actor.
     max_actors      most actors at once; null uses what the cluster has.
     shard_size      samples handed to an actor at a time: the unit of retry.
@@ -109,6 +109,8 @@ class Sweep(Strict):
 
     diagnostics  measure each sequence against the full cache once it has ended. It changes no sample, so it is no part
                  of a cell's identity.
+    tier_maps    so many of each cell's first problems write down, in their first repeat, where each token lay. It
+                 changes no sample either.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=200, strict=True)]
@@ -121,6 +123,7 @@ class Sweep(Strict):
     engine: EngineSpec = EngineSpec()
     cluster: ClusterSpec = ClusterSpec()
     diagnostics: Annotated[bool, Field(strict=True)] = False
+    tier_maps: Annotated[int, Field(ge=0, le=1000, strict=True)] = 0
     database: Annotated[str, Field(min_length=1, strict=True)] | None = None
 
     def model_specs(self) -> list[ModelSpec]:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from cluster.metrics import Metrics
-from cluster.work import Arrived, Diagnosed, Done, Ended, Event, Lost, ModelFacts, Refused
+from cluster.work import Arrived, Diagnosed, Done, Ended, Event, Lost, Mapped, ModelFacts, Refused
 from db.rows import SampleRow
 from db.writer import Writer
 from jobs.crew import Crew, Group
@@ -15,7 +15,7 @@ from jobs.failures import GIVEN_UP
 from jobs.grid import Cell
 from jobs.logs import log_context
 from jobs.progress import Progress
-from jobs.results import cell_row, diagnostic_row, environment, failed_row, sample_row, shard_row
+from jobs.results import cell_row, diagnostic_row, environment, failed_row, sample_row, shard_row, tier_map_row
 from jobs.spec import Sweep
 from jobs.tenancy import Tenancy
 from jobs.work_queue import Sample
@@ -151,6 +151,9 @@ class SweepRun:
             elif isinstance(item, Diagnosed):
                 self._flush()  # a measurement refers to its sample
                 self.writer.record_diagnostics([diagnostic_row(cell, item)])
+            elif isinstance(item, Mapped):
+                self._flush()
+                self.writer.record_tier_maps([tier_map_row(cell, item)])
             else:
                 row = shard_row(shard, cell, self.sweep_id, item, exclusive=crew.alone(item.host))
                 self.writer.record_shard(row)

@@ -68,6 +68,11 @@ def samples_of(cell: Cell) -> CellSamples:
     return CellSamples(cell, range(cell.n * cell.repeats))
 
 
+def mapped_keys(cell: Cell, tier_maps: int) -> set[tuple[str, int]]:
+    """(problem, repeat) of the samples of which a tier map is kept: the first problems, once each."""
+    return {(problem.id, 0) for problem in cell.benchmark.load()[:tier_maps]} if tier_maps else set()
+
+
 class WorkQueue:
     """Hands out shards and takes back results and losses.
 
@@ -76,11 +81,17 @@ class WorkQueue:
     """
 
     def __init__(
-        self, cells: Iterable[Sequence[Sample]], shard_size: int, max_attempts: int, diagnostics: bool = False
+        self,
+        cells: Iterable[Sequence[Sample]],
+        shard_size: int,
+        max_attempts: int,
+        diagnostics: bool = False,
+        tier_maps: int = 0,
     ) -> None:
         """cells: each cell's samples, in the order in which they are to be computed."""
         self.max_attempts = max_attempts
         self.diagnostics = diagnostics
+        self.tier_maps = tier_maps
         self._waiting: deque[Sequence[Sample]] = deque()
         self._out: dict[str, dict[str, Sample]] = {}
         self._cells: dict[str, str] = {}
@@ -135,6 +146,7 @@ class WorkQueue:
         shard_id = fingerprint([cell.fingerprint, self._issued, [(s.key, self.attempt(s)) for s in group]])
         self._out[shard_id] = {sample.key: sample for sample in group}
         self._cells[shard_id] = cell.fingerprint
+        mapped = mapped_keys(cell, self.tier_maps)
         return Shard(
             id=shard_id,
             policy=cell.policy,
@@ -142,6 +154,7 @@ class WorkQueue:
             rendering=cell.benchmark.rendering,
             tasks=tuple(Task(s.key, s.problem.prompt, s.seed, s.problem.prefix) for s in group),
             diagnostics=self.diagnostics,
+            tier_maps=tuple(s.key for s in group if (s.problem.id, s.repeat) in mapped),
         )
 
     def cell_of(self, shard: Shard) -> str:

@@ -19,11 +19,28 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 # The console command starts the dashboard's process, and knows no more of it than the command line.
 EXCEPTIONS = {("jobs/cli.py", "dashboard.launch")}
+# The HTML report has the dashboard's charts; `test_static_report` sees to it that no Streamlit comes with them.
+EXCEPTIONS |= {("jobs/commands/exporting.py", "dashboard.static_report")}
 # The capacity page is arithmetic over policies and shapes; `test_what_must_start_fast_imports_no_torch` watches it.
 EXCEPTIONS |= {
     (f"dashboard/capacity_{part}.py", f"tiercache.{module}")
     for part in ("page", "figures")
     for module in ("capacity", "catalog", "errors", "gpus", "policy", "shapes")
+}
+# Pages that show what is computed from the database alone, elsewhere and for the command line too.
+EXCEPTIONS |= {
+    *(
+        (f"dashboard/{file}.py", f"jobs.{part}")
+        for file in ("papers_page", "paper_results", "blocks_view")
+        for part in ("papers", "compare")
+    ),
+    *(
+        (f"dashboard/advice_{part}.py", module)
+        for part in ("page", "figures")
+        for module in ("jobs.advice", "jobs.capacity", "tiercache.errors", "tiercache.shapes")
+    ),
+    ("dashboard/measures.py", "tiercache.diagnostics.values"),
+    ("dashboard/sweep_views.py", "jobs.failures"),
 }
 MAX_LINES = 320
 FOLDERS = (*MAY_IMPORT, "tests", "benchmarks")

@@ -52,6 +52,14 @@ class Bus(NamedTuple):
     to_device: int
 
 
+class Reads(NamedTuple):
+    """Bytes of one sequence in a decode step: read on the device, read on the host, over the bus one way."""
+
+    device: float
+    host: float
+    bus: float
+
+
 class Projection(NamedTuple):
     """A cache size printed by 2605.09490 (draft), which counts query heads."""
 
@@ -72,7 +80,8 @@ PROJECTIONS = (
 
 @dataclass(frozen=True)
 class Capacity:
-    """One policy at one length on one machine. Bytes, and each tier at its peak: the fullest decode step.
+    """One policy at one length on one machine. Bytes: T0 and T2 at the moment when both together are fullest, T1 at its
+    own peak.
 
     tokens   of one sequence that holds `context` tokens, the prompt's included. The last token that is generated ends
              the sequence and is never written: 1,000 prompt tokens and 1,001 new ones hold 2,000.
@@ -100,7 +109,7 @@ class Capacity:
 
     @property
     def t0(self) -> int:
-        return self.tokens.hbm_peak * self.token
+        return self.tokens.fullest[0] * self.token
 
     @property
     def t1(self) -> int:
@@ -110,7 +119,12 @@ class Capacity:
     @cached_property
     def t2(self) -> int:
         """On the device, quantised, scales and zero points included."""
-        return self.shape.sizes(self.policy, self.dtype).packed_bytes(self.tokens.packed_peak)
+        return self.shape.sizes(self.policy, self.dtype).packed_bytes(self.tokens.fullest[1])
+
+    @property
+    def depends_on_data(self) -> bool:
+        """Whether bytes here are an upper bound: how much a thought keeps depends on what kind it turns out to be."""
+        return self.policy.placement.segment is not None
 
     @property
     def staging(self) -> int:
@@ -169,22 +183,34 @@ class Capacity:
 
     @property
     def device_reads(self) -> int:
-        """Keys and values that a decode step of one sequence reads on the device.
+        """Keys and values that a decode step of one sequence reads on the device, at its fullest.
 
         Where pages are read (2406.10774), those, their bounds (a token's bytes for each), and dense layers whole.
         """
-        far = 0 if self.t1_read == "merge" else self.t1
-        reading, held = self.policy.reading, self.tokens.hbm_peak
-        if reading.pages is None or reading.read_budget is None:
-            return self.t0 + self.t2 + far
-        budget = reading.read_budget.tokens or int((reading.read_budget.ratio or 0) * held)
-        chosen = min(held, max(3, budget // reading.pages) * reading.pages) + -(-held // reading.pages)
-        dense = min(reading.dense_layers, self.shape.layers)
-        return (dense * held + (self.shape.layers - dense) * chosen) * self.token // self.shape.layers
+        return int(self._device_reads(self.tokens.fullest[0], self.t1, self.t2))
 
     @property
     def host_reads(self) -> int:
         return self.t1 if self.t1_read == "merge" else 0
+
+    def held(self) -> Reads:
+        """The same and the bus, in the mean over all decode steps, as they are held after each step's event."""
+        size = self.shape.sizes(self.policy, self.dtype)
+        t1, t2 = self.tokens.ddr_mean * self.token, self.tokens.packed_mean * size.packed / size.window
+        # Of the steps at least this share finds something in T1.
+        share = self.tokens.ddr_mean / self.tokens.ddr_peak if self.t1 else 0.0
+        host = t1 if self.t1_read == "merge" else 0.0
+        return Reads(self._device_reads(self.tokens.hbm_mean, t1, t2), host, share * max(self.bus(self.t1_read)))
+
+    def _device_reads(self, hbm: float, t1: float, t2: float) -> float:
+        """With so many tokens in T0, and bytes of T1 and T2."""
+        reading, far = self.policy.reading, 0.0 if self.t1_read == "merge" else t1
+        if reading.pages is None or reading.read_budget is None:
+            return hbm * self.token + t2 + far
+        budget = reading.read_budget.tokens or int((reading.read_budget.ratio or 0) * hbm)
+        chosen = min(hbm, max(3, budget // reading.pages) * reading.pages) + -(-hbm // reading.pages)
+        dense = min(reading.dense_layers, self.shape.layers)
+        return (dense * hbm + (self.shape.layers - dense) * chosen) * self.token / self.shape.layers
 
     @property
     def weight_reads(self) -> int | None:

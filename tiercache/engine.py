@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -62,6 +62,13 @@ class Probe(Protocol):
 
         hidden [len(keys), hidden] are the last hidden states, from which each one's next token comes.
         """
+
+
+@runtime_checkable
+class LastLook(Protocol):
+    """A probe that is also shown each sequence when it has ended, before its row is freed."""
+
+    def ended(self, cache: TieredCache, row: int, key: str) -> None: ...
 
 
 @dataclass(eq=False)
@@ -151,6 +158,8 @@ class Engine:
         hf.check_prepared(self.loaded.model)
         if self.limits.compiled and not hf.taken_over(self.loaded.model):
             raise ModelError("compiled: this model's layers are called as they are (a hook, an adapter); leave it out.")
+        if self.limits.compiled and hf.split_of(self.loaded.model) is not None:
+            raise ModelError("compiled: a graph is of one GPU, and this model is split over several; leave it out.")
         waiting = deque(requests)
         for request in waiting:
             self.check(request, policy)
@@ -240,7 +249,7 @@ class Engine:
             meter.first_token(row.first_token - row.started)
         for lane, first, which in arrivals:
             _show(probe, lane, first, last[[index[place] for place in which]])
-        yield from self._retire(lanes, rows, meter)
+        yield from self._retire(lanes, rows, meter, probe)
 
     def _decode(self, lanes: Lanes[_Row], rows: list[_Row], meter: Meter, probe: Probe | None) -> Iterator[Completion]:
         with meter.decode(len(rows)), torch.inference_mode():
@@ -254,7 +263,7 @@ class Engine:
             count = len(lane.owners)
             _show(probe, lane, 0, hidden[start : start + count])
             start += count
-        yield from self._retire(lanes, rows, meter)
+        yield from self._retire(lanes, rows, meter, probe)
 
     def _next_tokens(self, hidden: Tensor, rows: list[_Row]) -> None:
         logits = hf.logits(self.loaded.model, hidden)
@@ -262,7 +271,7 @@ class Engine:
         for row, token in zip(rows, chosen.tolist(), strict=True):
             row.tokens.append(token)
 
-    def _retire(self, lanes: Lanes[_Row], rows: list[_Row], meter: Meter) -> Iterator[Completion]:
+    def _retire(self, lanes: Lanes[_Row], rows: list[_Row], meter: Meter, probe: Probe | None) -> Iterator[Completion]:
         """Takes ended rows out, last first, so that the row that fills a hole has been looked at already."""
         for lane in lanes:
             for index in range(len(lane.owners) - 1, -1, -1):
@@ -270,6 +279,9 @@ class Engine:
                 ended = row.tokens[-1] in self.loaded.eos
                 if not ended and len(row.tokens) < row.request.sampling.max_new_tokens:
                     continue
+                if isinstance(probe, LastLook):
+                    with torch.inference_mode():
+                        probe.ended(lane.cache, index, row.request.key)
                 ledger = lane.leave(index)
                 rows.remove(row)
                 meter.finished(ledger, len(row.tokens))

@@ -105,14 +105,14 @@ class Events:
         facts = RowFacts(row, sequence.seed, tiers.seen, tiers.prompt, spans, left)
         if self.policy.placement.segment is not None:
             order = self.ranker.best_first(self.stores, facts) if move.evict else None
-            self._count(move_thought(self.stores, row, move, thoughts, order))
+            self._count(row, move_thought(self.stores, row, move, thoughts, order))
             return
         if self.policy.placement.ragged:
             score, pos, protected = self.ranker.row_scores(self.stores, facts)
             keep = keep_mask(score, pos, protected, tiers.live - move.evict, self.policy.placement)
             compact(self.hbm, [row], keep.unsqueeze(1))
             return
-        self._count(retier(self.stores, row, move, self.ranker.best_first(self.stores, facts), self._renumber))
+        self._count(row, retier(self.stores, row, move, self.ranker.best_first(self.stores, facts), self._renumber))
 
     def _evict_together(self, rows: list[int]) -> None:
         """The events of many rows that only evict, in one go; their counts are already what they will keep."""
@@ -190,7 +190,7 @@ class Events:
             result |= (pos >= start) & (pos < stop)
         return result
 
-    def _count(self, crossed: list[list[int]]) -> None:
+    def _count(self, row: int, crossed: list[list[int]]) -> None:
         """Books an event's moves between device (hbm, packed) and host (ddr) memory, metadata included."""
         if len(self.stores) == 1:
             return
@@ -198,5 +198,7 @@ class Events:
         metadata = self.hbm.metadata_slot_bytes() * pairs
         full = (self.sizes.token + metadata) // pairs
         packed = (self.sizes.packed // self.sizes.window + metadata) // pairs
-        self.traffic.to_host += (crossed[0][1] + crossed[2][1]) * full
-        self.traffic.to_device += crossed[1][0] * full + crossed[1][2] * packed
+        up, down = crossed[1][0] * full + crossed[1][2] * packed, (crossed[0][1] + crossed[2][1]) * full
+        for account in (self.traffic, self.sequences[row].traffic):
+            account.to_host += down
+            account.to_device += up

@@ -17,9 +17,12 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from tiercache import split as across
+from tiercache.blocks import Weights
 from tiercache.errors import ModelError
 from tiercache.lean import LeanLayer, lean_layers
 from tiercache.rope import Rope
+from tiercache.split import AwayStep, Split
 from tiercache.step import Step
 
 NAME = "tiercache"
@@ -42,15 +45,19 @@ def _attention(
 AttentionInterface.register(NAME, _attention)
 
 
+def check_family(config: Any) -> None:
+    """Raises ModelError where the architecture isn't one whose attention is known to fit."""
+    if config.model_type not in FAMILIES:
+        raise ModelError(f"model_type: '{config.model_type}' is not supported; allowed: {', '.join(FAMILIES)}.")
+
+
 def prepare(model: PreTrainedModel) -> None:
     """Checks the family and switches the model to our attention.
 
     Raises:
         ModelError: the architecture isn't one whose attention is known to fit.
     """
-    kind = model.config.model_type
-    if kind not in FAMILIES:
-        raise ModelError(f"model_type: '{kind}' is not supported; allowed: {', '.join(FAMILIES)}.")
+    check_family(model.config)
     _tables.pop(model, None)  # the model may have changed its type or device
     model.set_attn_implementation(NAME)
 
@@ -116,29 +123,74 @@ def hidden_states(
     decoder = model.model
     hidden = decoder.embed_tokens(tokens)
     cos, sin, signed = _rotation(model, hidden, positions)
-    watched = step.hidden_layers
+    watched, split = step.hidden_layers, _splits.get(model)
+    if split is not None:
+        step = AwayStep(step, split)
     lean = _lean.get(model)
     if lean is not None:
         cos, signed = cos.unsqueeze(1), signed.unsqueeze(1)
         for index, quick in enumerate(lean):
+            if split is not None:
+                hidden, cos, signed = split.enter(index, hidden, cos, signed)
             hidden = quick(hidden, cos, signed, step, compiled)
             if index in watched:
                 step.layer_output(index, hidden)
-        return decoder.norm(hidden)  # type: ignore[no-any-return]
-    rotation = cos, sin
+        return _normed(model, hidden, split)
     for index, layer in enumerate(decoder.layers):
+        if split is not None:
+            hidden, cos, sin = split.enter(index, hidden, cos, sin)
         # The detour over `__call__` is for hooks alone, and costs a small model some time.
         call = layer if layer._forward_hooks or layer._forward_pre_hooks else layer.forward
-        hidden = call(hidden, position_embeddings=rotation, tier_step=step)
+        hidden = call(hidden, position_embeddings=(cos, sin), tier_step=step)
         if index in watched:
             step.layer_output(index, hidden)
-    return decoder.norm(hidden)  # type: ignore[no-any-return]
+    return _normed(model, hidden, split)
+
+
+def _normed(model: PreTrainedModel, hidden: Tensor, split: Split | None) -> Tensor:
+    return model.model.norm(hidden if split is None else across.move(hidden, split.home))  # type: ignore[no-any-return]
+
+
+def place(model: PreTrainedModel, split: Split) -> None:
+    """Puts a model's parts where they belong and remembers it; what `device_map` has put there doesn't move."""
+    if hasattr(model, "hf_device_map"):
+        from accelerate.hooks import remove_hook_from_submodules
+
+        remove_hook_from_submodules(model)  # they would move hidden states a second time
+    decoder = model.model
+    for layer, device in zip(decoder.layers, split.layers, strict=True):
+        layer.to(device)
+    for part in (decoder.embed_tokens, decoder.rotary_emb, decoder.norm, model.lm_head):
+        part.to(split.home)
+    _splits[model] = split
+
+
+def split_of(model: PreTrainedModel) -> Split | None:
+    """Where the layers of a model lie that was dealt out to several devices."""
+    return _splits.get(model)
+
+
+def device_map(split: Split) -> dict[str, torch.device]:
+    """The same in the words of transformers' `from_pretrained`, which then loads each weight where it belongs."""
+    parts = ("model.embed_tokens", "model.rotary_emb", "model.norm", "lm_head")
+    return {
+        **dict.fromkeys(parts, split.home),
+        **{f"model.layers.{i}": device for i, device in enumerate(split.layers)},
+    }
+
+
+def weights(model: PreTrainedModel) -> Weights:
+    """Bytes of a model's layers and of the rest; a model without storage (`meta`) will do."""
+    layers = [sum(p.numel() * p.element_size() for p in layer.parameters()) for layer in model.model.layers]
+    whole = sum(p.numel() * p.element_size() for p in model.parameters())
+    return Weights(len(layers), max(layers), whole - sum(layers))
 
 
 TABLE_BYTES = 8 * 2**20  # larger models spend their time elsewhere
 STATIC_ROPE = ("default", "linear", "llama3")  # angles that depend on the position alone
 
 _tables: "WeakKeyDictionary[PreTrainedModel, Tensor | None]" = WeakKeyDictionary()
+_splits: "WeakKeyDictionary[PreTrainedModel, Split]" = WeakKeyDictionary()
 _lean: "WeakKeyDictionary[PreTrainedModel, list[LeanLayer] | None]" = WeakKeyDictionary()  # only of models of our own
 
 
@@ -188,8 +240,9 @@ def rope(model: PreTrainedModel) -> Rope | None:
 
 
 def output_weight(model: PreTrainedModel, layer: int) -> Tensor:
-    """Weight of a layer's attention output projection, [hidden, query_heads * head_dim]."""
-    return model.model.layers[layer].self_attn.o_proj.weight  # type: ignore[no-any-return]
+    """Weight of a layer's attention output projection, [hidden, query_heads * head_dim], where scorers work."""
+    weight: Tensor = model.model.layers[layer].self_attn.o_proj.weight
+    return weight if model not in _splits else across.move(weight, _splits[model].home)
 
 
 def _rope_type(model: PreTrainedModel) -> str:

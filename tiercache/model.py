@@ -1,19 +1,22 @@
 """Loading a model and its tokenizer through transformers, unmodified."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from tiercache import hf
-from tiercache.errors import ModelError
+from tiercache.blocks import deal, gpus_needed
+from tiercache.errors import ModelError, ResourceError
 from tiercache.model_spec import EMBEDDED, ModelSpec
 from tiercache.rendering import Rendering, render
 from tiercache.scorers import Facts
+from tiercache.split import Split, spread
 from tiercache.store import Geometry
 
 log = logging.getLogger(__name__)
@@ -67,34 +70,78 @@ class LoadedModel:
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
 
 
-def load(spec: ModelSpec, device: str | torch.device = "cpu") -> LoadedModel:
+def load(
+    spec: ModelSpec,
+    device: str | torch.device = "cpu",
+    others: Sequence[str | torch.device] = (),
+    room: int | None = None,
+) -> LoadedModel:
     """Loads by hub id, folder or GGUF file.
+
+    Args:
+        others: further devices, over which the layers are dealt out: see `tiercache.blocks`.
+        room: bytes of each of these; by default those that the first GPU has.
 
     Raises:
         ModelError: nothing there, an unsupported architecture, or a file that transformers can't read.
+        ResourceError: the devices together are too small for the weights.
     """
     device = torch.device(device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ModelError("device: 'cuda' is not available to this torch; allowed here: cpu.")
     source, kwargs = _source(spec)
     dtype = _dtype(spec, gguf="gguf_file" in kwargs)
+    split = None
     try:
+        if others:
+            split = _split(spec, source, kwargs, dtype, [device, *map(torch.device, others)], room)
+            if device.type == "cuda" and "gguf_file" not in kwargs:  # these are dequantised in host memory
+                kwargs["device_map"] = hf.device_map(split)
         model = AutoModelForCausalLM.from_pretrained(
             source, dtype=dtype, trust_remote_code=spec.trust_remote_code, **_safetensors(kwargs), **kwargs
         )
+        kwargs.pop("device_map", None)
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=spec.trust_remote_code, **kwargs)
     except (OSError, ValueError, KeyError) as problem:
         hint = "" if spec.local else " If this machine is offline, download it on a connected one and give the folder."
         raise ModelError(f"models: '{spec.id}' can't be loaded: {problem}.{hint}") from problem
-    return wrap(model, tokenizer, device)
+    return wrap(model, tokenizer, device, split)
 
 
-def wrap(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, device: torch.device) -> LoadedModel:
+def _split(
+    spec: ModelSpec, source: str, kwargs: dict[str, Any], dtype: Any, devices: list[torch.device], room: int | None
+) -> Split:
+    """Which layer goes where, counted on a model without storage.
+
+    Raises:
+        ResourceError: the weights don't fit.
+    """
+    config = AutoConfig.from_pretrained(source, trust_remote_code=spec.trust_remote_code, **kwargs)
+    hf.check_family(config)
+    with torch.device("meta"):
+        exact = dtype if dtype != "auto" else config.dtype or torch.float32
+        empty = AutoModelForCausalLM.from_config(config, dtype=exact, trust_remote_code=spec.trust_remote_code)
+    weights, room = hf.weights(empty), room or torch.cuda.get_device_properties(devices[0]).total_memory
+    least = gpus_needed(weights, 0, room)
+    if least > len(devices):
+        raise ResourceError(
+            f"cluster.gpus_per_actor: '{spec.id}' takes {least} GPUs of {room / 2**30:.0f} GiB for its weights alone; "
+            f"this worker has {len(devices)}."
+        )
+    return spread(deal(weights, len(devices), room).sizes, devices)
+
+
+def wrap(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, device: torch.device, split: Split | None = None
+) -> LoadedModel:
     """Prepares a model that is already in memory."""
     hf.prepare(model)
     model.requires_grad_(False)
     model.train(False)
-    model.to(device)  # type: ignore[arg-type]
+    if split is not None:
+        hf.place(model, split)
+    else:
+        model.to(device)  # type: ignore[arg-type]
     hf.shorten_lookups(model)
     hf.take_over(model)
     return describe(model, tokenizer)
@@ -116,7 +163,9 @@ def describe(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None =
     if window is not None and window < context:
         context, reason = window, "sliding_window"
     facts = Facts(geometry, hf.rope(model), partial(hf.output_weight, model))
-    return LoadedModel(model, tokenizer, geometry, model.device, _eos(model, tokenizer), context, reason, facts)
+    split = hf.split_of(model)
+    home = split.home if split is not None else model.device
+    return LoadedModel(model, tokenizer, geometry, home, _eos(model, tokenizer), context, reason, facts)
 
 
 def _source(spec: ModelSpec) -> tuple[str, dict[str, Any]]:

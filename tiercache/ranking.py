@@ -59,16 +59,21 @@ class Ranker:
         ranked = score.gather(-1, newest_first).argsort(dim=-1, descending=True, stable=True)
         return newest_first.gather(-1, ranked)
 
-    def row_scores(self, stores: Sequence[TierStore], facts: RowFacts) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores (float64), positions and protection of one row's slots, as they lie: each [L, H, slots]."""
+    def row_scores(
+        self, stores: Sequence[TierStore], facts: RowFacts, event: bool = True
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores (float64), positions and protection of one row's slots, as they lie: each [L, H, slots].
+
+        Without an `event` the scorer remembers nothing of it: for those who only look.
+        """
         planes = self._tokens(stores, facts.row, stores[0].device)
         pos = planes["pos"]
         protected = inside(pos, facts.protected)
         if not self._sorts:
-            return self._row_score(planes, protected, stores, facts), pos, protected
+            return self._row_score(planes, protected, stores, facts, event), pos, protected
         order = torch.where(pos < 0, NOWHERE, pos).argsort(dim=-1)
         planes = {name: gather(plane, order) for name, plane in planes.items()}
-        score = self._row_score(planes, protected.gather(-1, order), stores, facts, order)
+        score = self._row_score(planes, protected.gather(-1, order), stores, facts, event, order)
         return torch.empty_like(score).scatter_(-1, order, score), pos, protected
 
     def _row_score(
@@ -77,18 +82,22 @@ class Ranker:
         protected: Tensor,
         stores: Sequence[TierStore],
         facts: RowFacts,
+        event: bool,
         order: Tensor | None = None,
     ) -> Tensor:
         view = self._view(planes, ~protected & (planes["pos"] >= 0), facts)
         if self.scorer.remembers:
-            self._remember(view, stores, facts.row, order)
+            self._remember(view, stores if event else (), facts.row, order)
         return self.score(view).squeeze(1).double()
 
     def _remember(self, view: View, stores: Sequence[TierStore], row: int, order: Tensor | None) -> None:
-        """Writes what the scorer remembers into the view and, undoing the view's `order`, to where the tokens lie."""
+        """Writes what the scorer remembers into the view and, undoing the view's `order`, to where the tokens lie: in
+        these stores, or nowhere."""
         holding = [store for store in stores if store.extents[row]]
         for name, values in self.scorer.remember(view).items():
             view.fields[name].copy_(values)
+            if not stores:
+                continue
             plane = values.squeeze(1)
             if order is not None:
                 plane = torch.empty_like(plane).scatter_(-1, order, plane)

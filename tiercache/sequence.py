@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from tiercache.ledger import Usage
+from tiercache.ledger import Traffic, Usage
 from tiercache.placement import RowTiers
 from tiercache.store import TierStore
 
@@ -13,6 +13,7 @@ from tiercache.store import TierStore
 class CachedSequence:
     """One running sequence's bookkeeping.
 
+    traffic     what its events have moved between device and host memory; part of the cache's.
     hole        it has a freed slot, which its next token takes.
     unwritten   its newest tokens whose positions aren't in the plane yet: they are consecutive, and nobody reads a
                 position before the next event, so they are written in one go.
@@ -21,6 +22,7 @@ class CachedSequence:
     tiers: RowTiers
     seed: int
     usage: Usage = field(default_factory=Usage)
+    traffic: Traffic = field(default_factory=Traffic)
     hole: bool = False
     unwritten: int = 0
 

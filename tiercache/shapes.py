@@ -28,6 +28,7 @@ class ModelShape:
 
     weight_bytes    of all weights in `dtype`, or None where only the dimensions are known.
     dtype           what the checkpoint is loaded as when nothing else is asked for.
+    tied            whether one table serves as embedding and as output projection.
     sliding_window  tokens, where some layers attend to a window only; None for full attention everywhere.
     """
 
@@ -41,6 +42,12 @@ class ModelShape:
     max_context: int | None = None
     sliding_window: int | None = None
     dtype: str = "bfloat16"
+    tied: bool = False
+
+    @property
+    def tables(self) -> int:
+        """Weights of the vocabulary's size: the embedding, and the output projection where it has its own."""
+        return 1 if self.tied else 2
 
     @property
     def group(self) -> int:
@@ -185,6 +192,7 @@ def shape_from_config(config: Mapping[str, Any], where: str, weight_bytes: int |
         max_context=_dimension(config, "max_position_embeddings", where, 0) or None,
         sliding_window=window if isinstance(window, int) and window > 0 else None,
         dtype=dtype if isinstance(dtype, str) and dtype in ELEMENT_BYTES else "float32",
+        tied=config.get("tie_word_embeddings") is True,
     )
 
 
@@ -235,6 +243,7 @@ def shape_from_gguf(path: Path) -> ModelShape:
         "sliding_window": field("attention.sliding_window"),
         "use_sliding_window": True,
         "dtype": "float32",
+        "tie_word_embeddings": all(tensor.name != "output.weight" for tensor in reader.tensors),
     }
     elements = sum(int(tensor.n_elements) for tensor in reader.tensors)
     return shape_from_config(config, str(path), 4 * elements)

@@ -67,10 +67,12 @@ class Options(Strict):
     """Options that each benchmark has.
 
     n         the first n problems; null takes all there are.
+    skip      problems at the beginning that are left out; `n` counts from there. Part of a cell's identity.
     sampling  of this benchmark alone; comes before the sweep's.
     """
 
     n: Count | None = None
+    skip: Annotated[int, Field(ge=0, le=1_000_000, strict=True)] = 0
     sampling: SamplingOverrides | None = None
 
 
@@ -139,7 +141,7 @@ class Benchmark(ABC):
 
     @abstractmethod
     def load_all(self) -> list[Problem]:
-        """All problems, or as many as `n` needs where they are generated.
+        """All problems from the first on, or as many as `skip` and `n` need where they are generated.
 
         Raises:
             BenchmarkError: the data are missing, malformed or fail their own grader.
@@ -182,21 +184,27 @@ class Benchmark(ABC):
         return _in_order(problems)
 
     def load(self) -> list[Problem]:
-        """The first `n` problems.
+        """The first `n` problems after those that are skipped.
 
         Raises:
             BenchmarkError: the data are missing or malformed, or there are fewer than `n`.
         """
-        wanted = self.options.n
-        if wanted is not None and wanted > len(self._problems):
-            raise BenchmarkError(f"{self.name}.n: {wanted} problems asked for; allowed: 1 to {len(self._problems)}.")
-        return self._problems[:wanted]
+        wanted, skip = self.options.n, self.options.skip
+        there = len(self._problems) - skip
+        if there < 1:
+            raise BenchmarkError(f"{self.name}.skip: {skip} problems skipped; allowed: 0 to {len(self._problems) - 1}.")
+        if wanted is not None and wanted > there:
+            after = f" after the {skip} skipped" if skip else ""
+            raise BenchmarkError(f"{self.name}.n: {wanted} problems asked for{after}; allowed: 1 to {there}.")
+        return self._problems[skip : None if wanted is None else skip + wanted]
 
     def config(self) -> dict[str, Any]:
         """What decides a prompt and its grade, as plain data; how many problems are run is not part of it."""
         options = self.options.model_dump(
             mode="json", exclude={"n", "data", "sampling", "system", "think", "unscorable"}
         )
+        if not self.options.skip:  # as before there was such an option: old cells stay what they are
+            del options["skip"]
         how = self.rendering
         return {
             "name": self.name,

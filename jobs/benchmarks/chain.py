@@ -96,7 +96,7 @@ class Chain(Benchmark):
         return content_hash([p.id, p.prompt, p.reference] for p in map(self._problem, range(_FINGERPRINTED)))
 
     def load_all(self) -> list[Problem]:
-        problems = [self._problem(index) for index in range(self.options.n)]
+        problems = [self._problem(index) for index in range(self.options.skip + self.options.n)]
         for problem in problems:
             check_gold(self, problem, problem.meta["chain"], f"chain: {problem.id}")
         return problems

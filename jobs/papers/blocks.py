@@ -23,13 +23,35 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Table:
-    """`numbers`: columns that are aligned to the right. `sources`: commands that give the table's numbers."""
+    """`numbers`: columns that are aligned to the right. `sources`: commands that give the table's numbers.
+
+    `queries`: files of this repository in which these numbers are asked for or computed.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     sources: tuple[str, ...]
     numbers: tuple[int, ...] = ()
+    queries: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Figure:
+    """An SVG file beside the document. `alt` says what it shows to those who don't see it."""
+
+    file: str
+    alt: str
+    sources: tuple[str, ...]
+    queries: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Links:
+    """Other pages: (text, relative address)."""
+
+    items: tuple[tuple[str, str], ...]
 
 
 Block: TypeAlias = Heading | Paragraph | Bullets | Table
-Document: TypeAlias = Sequence[Block]
+PageBlock: TypeAlias = Block | Figure | Links  # of pages that lie beside others
+Document: TypeAlias = Sequence[PageBlock]

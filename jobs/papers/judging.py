@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from jobs.compare import Verdicts, compare
+from jobs.compare import compare
 from jobs.papers.kinds import Along, Claim, Contrast, Resident, Speed, Test
 from jobs.papers.picks import budget
 from jobs.papers.settings import Setting
@@ -20,7 +20,7 @@ from jobs.papers.verdicts import (
     problems_needed,
     together,
 )
-from jobs.statistics import Scores, holm, independence, paired, smallest_effect
+from jobs.statistics import Scores, holm, paired, smallest_effect
 
 _Z_95 = 1.959963984540054
 
@@ -121,12 +121,13 @@ def _contrast(test: Contrast, setting: Setting) -> Finding:
 def _along(test: Along, setting: Setting) -> Finding:
     axis = 0 if test.ratio == "hbm" else 1
     cells = {ratios: setting.find(pick) for ratios, pick in test.grid}
-    scores = {ratios: _scores(setting.verdicts[cell.fingerprint]) for ratios, cell in cells.items() if cell}
+    known = {ratios: cell for ratios, cell in cells.items() if cell}
+    scores = {ratios: setting.scores(cell) for ratios, cell in known.items()}
     levels = sorted({ratios[axis] for ratios in scores})
     strata = sorted({ratios[1 - axis] for ratios in scores})
     what = f"{test.ratio} {levels[-1]:g} less {levels[0]:g}, over {len(strata)} levels of the other ratio"
     common = set.intersection(*(set(each) for each in scores.values()))
-    found = independence(scores)
+    found = setting.independence(known)
     trend = found.hbm if test.ratio == "hbm" else found.evict
     if not common or trend is None:
         return _nothing(what, test.expected, test.margin, "no problem is common to all levels")
@@ -188,10 +189,6 @@ def _speed(test: Speed, setting: Setting) -> Finding:
 
 def _count(what: str, says: str, verdict: Verdict) -> Finding:
     return Finding(what, None, 0.0, None, 0, "none", None, None, says, verdict, None)
-
-
-def _scores(verdicts: Verdicts) -> dict[str, list[float]]:
-    return {problem: [verdict.score for verdict in repeats.values()] for problem, repeats in verdicts.items()}
 
 
 def _mean(values: Sequence[float]) -> float:

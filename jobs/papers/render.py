@@ -3,8 +3,9 @@
 import html
 import re
 from typing import assert_never
+from urllib.parse import quote
 
-from jobs.papers.blocks import Block, Bullets, Document, Heading, Paragraph, Table
+from jobs.papers.blocks import Bullets, Document, Figure, Heading, Links, PageBlock, Paragraph, Table
 from jobs.printable import printable
 
 _SPECIAL = re.compile(r"[\\`*_{}\[\]<>#|~&!$]")
@@ -17,11 +18,12 @@ th { background: #f2f2f2; text-align: left; } td.n { text-align: right; white-sp
 """
 
 
-def markdown(document: Document) -> str:
-    return "\n\n".join(_markdown(block) for block in document) + "\n"
+def markdown(document: Document, root: str | None = None) -> str:
+    """`root`: the repository's from where the page lies, so that queries are links; without it they are left out."""
+    return "\n\n".join(_markdown(block, root) for block in document) + "\n"
 
 
-def _markdown(block: Block) -> str:
+def _markdown(block: PageBlock, root: str | None) -> str:
     match block:
         case Heading():
             return f"{'#' * block.level} {_plain(block.text)}"
@@ -35,10 +37,26 @@ def _markdown(block: Block) -> str:
                 "|" + "|".join("--:" if i in block.numbers else "---" for i in range(len(block.columns))) + "|"
             )
             lines += [_row(row) for row in block.rows]
-            sources = ", ".join(_code(source) for source in block.sources)
-            return "\n".join(lines) + f"\n\nFrom: {sources}"
+            return "\n".join(lines) + "\n\n" + _from(block.sources, block.queries, root)
+        case Figure():
+            image = f"![{_plain(block.alt)}]({_address(block.file)})"
+            return image + "\n\n" + _from(block.sources, block.queries, root)
+        case Links():
+            return "\n".join(f"* [{_plain(text)}]({_address(target)})" for text, target in block.items)
         case _:
             assert_never(block)
+
+
+def _from(sources: tuple[str, ...], queries: tuple[str, ...], root: str | None) -> str:
+    parts = [_code(source) for source in sources]
+    if root is not None:
+        parts += [f"[{_plain(name)}]({_address(f'{root}/{name}')})" for name in queries]
+    return f"From: {', '.join(parts)}"
+
+
+def _address(target: str) -> str:
+    """A relative address: nothing in it ends the link or names a scheme."""
+    return quote(target, safe="/.#-_")
 
 
 def _row(cells: tuple[str, ...]) -> str:
@@ -75,7 +93,7 @@ def page(document: Document) -> str:
     )
 
 
-def _html(block: Block) -> str:
+def _html(block: PageBlock) -> str:
     match block:
         case Heading():
             return f"<h{block.level}>{_text(block.text)}</h{block.level}>"
@@ -92,6 +110,11 @@ def _html(block: Block) -> str:
             sources = ", ".join(f"<code>{_text(source)}</code>" for source in block.sources)
             table = f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table></div>'
             return f'{table}\n<p class="from">From: {sources}</p>'
+        case Figure():
+            return f'<p><img src="{_address(block.file)}" alt="{_text(block.alt)}"></p>'
+        case Links():
+            items = (f'<li><a href="{_address(target)}">{_text(text)}</a></li>' for text, target in block.items)
+            return f"<ul>{''.join(items)}</ul>"
         case _:
             assert_never(block)
 

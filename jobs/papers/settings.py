@@ -3,12 +3,14 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from db.queries import CellSummary
 from db.scores import Verdict
-from jobs.compare import Verdicts
+from jobs.compare import Group, Verdicts, compare
 from jobs.papers.picks import Pick, choose
+from jobs.statistics import Independence, Scores, independence
 
 TASKED = ("ruler", "longbench")  # benchmarks whose papers report the mean over their tasks
 
@@ -47,6 +49,29 @@ class Setting:
     def policy(self, cell: CellSummary) -> Mapping[str, Any]:
         found: Mapping[str, Any] = self.configs[cell.fingerprint].get("policy") or {}
         return found
+
+    @cached_property
+    def group(self) -> Group:
+        """Each cell against the full cache; a report asks for it several times."""
+        (found,) = compare(self.cells, self.verdicts, self.configs)
+        return found
+
+    @cached_property
+    def _grids(self) -> dict[tuple[tuple[tuple[float, float], str], ...], Independence]:
+        return {}
+
+    def independence(self, grid: Mapping[tuple[float, float], CellSummary]) -> Independence:
+        """The tests of a grid (hbm, evict) -> cell; each is computed once."""
+        key = tuple(sorted((ratios, cell.fingerprint) for ratios, cell in grid.items()))
+        if key not in self._grids:
+            scores = {ratios: self.scores(cell) for ratios, cell in grid.items()}
+            self._grids[key] = independence(scores)
+        return self._grids[key]
+
+    def scores(self, cell: CellSummary) -> Scores:
+        """Those of every problem that the cell has."""
+        verdicts = self.verdicts[cell.fingerprint]
+        return {problem: [one.score for one in repeats.values()] for problem, repeats in verdicts.items()}
 
     def find(self, pick: Pick) -> CellSummary | None:
         return choose(pick, [(cell, self.policy(cell)) for cell in self.cells])

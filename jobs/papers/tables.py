@@ -12,6 +12,7 @@ from jobs.papers.blocks import Block, Bullets, Heading, Paragraph, Table
 from jobs.papers.kinds import ARXIV, FULL, Published
 from jobs.papers.picks import SCALED, Pick
 from jobs.papers.settings import Setting
+from jobs.papers.sources import SUMMARIES, VERDICTS
 from jobs.statistics import Independence, Trend
 
 STAND_IN = "chain"  # of the embedded reasoner: takes the place of every benchmark
@@ -29,7 +30,9 @@ def own(setting: Setting, group: Group, source: str) -> Iterator[Block]:
     """Every policy with its cost, its interval and the paired test against the baseline."""
     rows = tuple(_own(summary, cell) for summary, cell in zip(setting.cells, group.cells, strict=True))
     columns = ("policy", "device bytes, %", "evicted, %", "accuracy, % [95%]", "problems", "difference, points [95%]")
-    yield Table((*columns, "gained", "lost", "p", "p (Holm)"), rows, (source,), tuple(range(1, 10)))
+    yield Table(
+        (*columns, "gained", "lost", "p", "p (Holm)"), rows, (source,), tuple(range(1, 10)), (*SUMMARIES, *VERDICTS)
+    )
     words = (
         f"Differences are from {group.baseline}, problem by problem." if group.baseline else "There is no full cache."
     )
@@ -50,11 +53,16 @@ def _own(summary: CellSummary, cell: Compared) -> tuple[str, ...]:
     return (*start, difference, *counts, p_text(versus.p_value), p_text(cell.p_holm))
 
 
+def applies(setting: Setting, table: Published) -> bool:
+    """Whether the table's numbers are of this setting's benchmark, or of one for which it stands in."""
+    if setting.data == STAND_IN:
+        return True
+    return setting.data == table.benchmark and bool(setting.tasks or not table.tasks)
+
+
 def beside(setting: Setting, group: Group, table: Published, source: str) -> Iterator[Block]:
     """The published table, cell by cell beside ours; nothing where the setting has none of its policies."""
-    if setting.data not in (table.benchmark, STAND_IN) or (
-        table.tasks and not setting.tasks and setting.data != STAND_IN
-    ):
+    if not applies(setting, table):
         return
     found = {index: setting.find(pick) for index, (pick, _) in enumerate(table.rows)}
     if not any(cell for index, cell in found.items() if table.rows[index][0] != FULL):
@@ -68,7 +76,7 @@ def beside(setting: Setting, group: Group, table: Published, source: str) -> Ite
     yield Heading(3, f"Beside arXiv {ARXIV[table.paper]}: {table.title}")
     columns = ("published for", "our policy", "ours, % [95%]", "less our full, points", "published, % [95%]")
     published = f"arXiv {ARXIV[table.paper]}"
-    yield Table((*columns, "less its full, points"), tuple(rows), (source, published), (2, 3, 4, 5))
+    yield Table((*columns, "less its full, points"), tuple(rows), (source, published), (2, 3, 4, 5), VERDICTS)
     if missing := len(table.rows) - len(rows):
         yield Paragraph(f"{missing} published values have no cell here; files: {', '.join(table.sweeps)}.")
     yield Paragraph("What differs between the two, so that equal numbers aren't to be expected:")
@@ -140,7 +148,7 @@ def grid(name: str, found: Independence, source: str) -> Iterator[Block]:
         "p (Holm)",
         "smallest effect, points",
     )
-    yield Table(columns, tuple(rows), (source,), (3, 5, 6, 7))
+    yield Table(columns, tuple(rows), (source,), (3, 5, 6, 7), VERDICTS)
     trends = [_trend(name, trend) for name, trend in (("HBM", found.hbm), ("eviction", found.evict)) if trend]
     yield Bullets(tuple(trends))
 

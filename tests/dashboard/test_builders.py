@@ -204,12 +204,13 @@ def test_wording():
         "1023 B",
         "1.5 KiB",
         "3.0 GiB",
-        "not measured",
+        "– (not measured)",
     ]
     assert wording.byte_unit(5e6) == (2.0**20, "MiB")
     assert wording.byte_unit(0) == (1.0, "B")
-    assert (wording.percent(0.1234), wording.percent(None)) == ("12.3%", "not measured")
+    assert (wording.percent(0.1234), wording.percent(None)) == ("12.3%", "– (not measured)")
     assert wording.number(1234.56, "tokens/s") == "1,234.6 tokens/s"
+    assert wording.number(None, "s", reason="no shard has ended") == "– (no shard has ended)"
     assert shared_prefix("abcd", "abx") == 2
     assert around("abcdef", 3, 2) == "…bc ▶ de…"
     assert around("abc", 3, 5) == "abc ▶ (ends here)"

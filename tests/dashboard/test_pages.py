@@ -3,6 +3,7 @@
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from dashboard import pages
 from dashboard.launch import APP
 
 EMPTY = ["missing", "zero_bytes", "only_tables"]
@@ -15,14 +16,15 @@ ODD = [
     "two_protocols",
     "fill",
     "grid",
+    "hostile",
 ]
-PAGES = ["sweeps", "compare", "samples"]
+PAGES = [page.path for page in pages.PAGES if page.needs_database]
 
 
 def run_page(name: str) -> None:  # its source is run as the app, so it imports for itself
-    import importlib
+    from dashboard.pages import PAGES
 
-    importlib.import_module(f"dashboard.{name}_page").page()
+    next(page for page in PAGES if page.path == name).show()
 
 
 @pytest.fixture
@@ -150,13 +152,16 @@ def test_choices_go_to_the_url_and_come_from_it(visit):
 def test_sweep_page_counts(visit):
     app = visit("fill", "sweeps")
     shown = {metric.label: metric.value for metric in app.metric}
-    assert shown == {
-        "samples done": "339 of 400",
-        "failed": "1",
-        "cells done": "7",
-        "cells running": "1",
-        "cells waiting": "1",
-    }
+    assert (
+        shown.items()
+        >= {
+            "samples done": "339 of 400",
+            "failed": "1",
+            "cells done": "7",
+            "cells running": "1",
+            "cells waiting": "1",
+        }.items()
+    )
 
 
 def test_samples_filters_and_links(visit, made_up):

@@ -77,6 +77,8 @@ def value_of(engine, column, number, texts):
         return number + (1 if column.primary_key else 2**40)
     if isinstance(kind, sa.Float | sa.Numeric):
         return number + 0.1
+    if isinstance(kind, sa.LargeBinary):
+        return bytes([number, 0, 255])
     if isinstance(kind, sa.JSON):
         return {"repeats": ROWS + 1, "text": "ü\n'\"", "list": [None, number, 0.1]}
     if isinstance(kind, sa.DateTime):
@@ -150,6 +152,8 @@ def reads_all(engine):
     assert set(outcomes) == set(OUTCOMES)
     assert len(queries.finished_keys(engine, fingerprints)) == sum(outcome != "failed" for outcome in outcomes)
     queries.diagnostic_summaries(engine)
+    assert len(queries.tier_map_keys(engine, fingerprints)) in (0, ROWS)
+    queries.list_tier_maps(engine, sweeps[0].id)
 
 
 @pytest.mark.parametrize("revision", list(revisions()))

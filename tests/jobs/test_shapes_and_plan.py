@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from jobs.benchmarks.catalog import parse_benchmarks
-from jobs.plan import Plan, gpus_for, plan_sweep, sequence_bytes
+from jobs.plan import GPU_BYTES, Plan, plan_sweep, sequence_bytes
 from jobs.spec import load_sweep, parse_sweep
 from tiercache.errors import ModelError
+from tiercache.gpus import gpus_for
 from tiercache.model_spec import ModelSpec
 from tiercache.policy import parse_policy
 from tiercache.shapes import KNOWN, shape_from_config, shape_from_folder, shape_of
@@ -53,8 +54,8 @@ def test_cache_sizes_of_the_literature() -> None:
 def test_gpus_for_the_weights() -> None:
     """A tenth of a GPU is left to activations: 65.5 GB take three cards of 24 GiB, and one of 80."""
     assert [gpus_for(KNOWN[DISTILL + name].weight_bytes or 0, 24 * 2**30) for name in ("Qwen-7B", "Qwen-32B")] == [1, 3]
-    assert gpus_for(KNOWN[DISTILL + "Qwen-32B"].weight_bytes or 0) == 1
-    assert gpus_for(KNOWN[DISTILL + "Llama-70B"].weight_bytes or 0) == 2
+    assert gpus_for(KNOWN[DISTILL + "Qwen-32B"].weight_bytes or 0, GPU_BYTES) == 1
+    assert gpus_for(KNOWN[DISTILL + "Llama-70B"].weight_bytes or 0, GPU_BYTES) == 2
 
 
 def test_weight_bytes() -> None:
@@ -242,10 +243,10 @@ def test_plan_warns_about_the_context_and_the_window(sweep_data: dict[str, Any],
     assert "sliding window of 16" in notes
 
 
-def test_plan_says_when_a_model_is_too_large_for_one_gpu(sweep_data: dict[str, Any]) -> None:
+def test_plan_splits_a_model_that_is_too_large_for_one_gpu(sweep_data: dict[str, Any]) -> None:
     planned = plan_of({**sweep_data, "models": [DISTILL + "Llama-70B"], "policies": ["full"]})
     assert planned.rows[0].gpus == 2
-    assert any("isn't split over GPUs" in note for note in planned.notes)
+    assert any("is split over 2 GPUs of one node" in note for note in planned.notes)
 
 
 def test_no_gpu_is_planned_for_a_model_that_a_cpu_runs_well(sweep_data: dict[str, Any]) -> None:

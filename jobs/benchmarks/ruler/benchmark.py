@@ -124,11 +124,12 @@ class Ruler(Benchmark):
         return type(self)(self.options, self.data, spec)
 
     def load_all(self) -> list[Problem]:
-        if self.options.n > self._available:
-            raise BenchmarkError(f"ruler.n: {self.options.n} asked for; {self.task.name} has {self._available}.")
+        wanted = self.options.skip + self.options.n
+        if wanted > self._available:
+            raise BenchmarkError(f"ruler.n: {wanted} asked for; {self.task.name} has {self._available}.")
         end = "\n" if self.prompt_mode == "raw" else ""  # a template ends its turn by itself
         problems = []
-        for index, made in enumerate(self._samples(self.options.n)):
+        for index, made in enumerate(self._samples(wanted)):
             reference = json.dumps(made.answers, ensure_ascii=False)
             problem = Problem(f"{self.task.name}-{index:06d}", made.prompt + end, reference, made.meta, made.prefix)
             check_gold(self, problem, ", ".join(made.answers), f"{self.label}: {problem.id}")
@@ -144,7 +145,7 @@ class Ruler(Benchmark):
 
     @property
     def _available(self) -> int:
-        return len(self._sources.questions) if self.source is not None else self.options.n + _FINGERPRINTED
+        return len(self._sources.questions) if self.source is not None else self.options.skip + self.options.n + _FINGERPRINTED
 
     def _samples(self, n: int) -> Sequence[RulerSample]:
         if self._spec is None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from jobs.papers.blocks import Bullets, Heading, Paragraph, Table
+from jobs.papers.blocks import Bullets, Figure, Heading, Links, Paragraph, Table
 from jobs.papers.render import markdown, page
 
 HOSTILE = [
@@ -85,3 +85,16 @@ def test_both_forms_say_the_same() -> None:
     assert text == "# Title\n\np \\> 0.3\n\n| a | b |\n|---|--:|\n| x\\_y | 1.5 |\n\nFrom: `tiercache compare s`\n"
     for words in ("Title", "p > 0.3", "x_y", "1.5", "From: tiercache compare s"):
         assert words in html
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_figures_and_links_lead_to_their_own_address_only(text: str) -> None:
+    blocks = (Figure("figures/a b.svg", text, (text,), ("db/x.py",)), Links(((text, "javascript:x.md"),)))
+    inline = [child for token in MarkdownIt().parse(markdown(blocks, "../..")) for child in token.children or ()]
+    assert [child.attrGet("src") for child in inline if child.type == "image"] == ["figures/a%20b.svg"]
+    targets = [child.attrGet("href") for child in inline if child.type == "link_open"]
+    assert targets == ["../../db/x.py", "javascript%3Ax.md"]
+    found = Tags(page(blocks))
+    assert found.tags <= ALLOWED | {"img", "a"}
+    assert found.attributes <= {"lang", "charset", "http-equiv", "content", "class", "src", "alt", "href"}
+    assert "db/x.py" not in markdown(blocks), "without a root there is nothing to link to"

@@ -1,0 +1,93 @@
+"""How long each page of the dashboard takes: its first paint, and each of its filters and views.
+
+    python benchmarks/dashboard_speed.py [DATABASE] [--pages compare samples] [--turns 3] [--json out.json]
+
+Without DATABASE one of 2,000 cells and 200,000 samples is made first. Needs Chromium and playwright. A first paint is
+the time from opening a page until its script has ended and its tables and charts are drawn; a filter, from choosing a
+value until the same. Both are medians over the turns, the server having answered once before. `server` is the
+processor time of the server in it. Exit code 1 if a first paint takes over 2 s or a filter over 1 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from browsing import CHROMIUM, Server, Tab, Timing, served
+
+from dashboard.pages import PAGES
+
+PAINT_S, FILTER_S = 2.0, 1.0
+PAINT = "first paint"
+
+
+def measure(browser: Any, server: Server, names: list[str], turns: int) -> dict[tuple[str, str], list[Timing]]:
+    """(page, action) -> a timing for each turn."""
+    found: dict[tuple[str, str], list[Timing]] = {}
+    for turn in range(turns + 1):
+        for page, action, timing in one_turn(browser, server, names):
+            if turn:  # the first one warms the server up
+                found.setdefault((page, action), []).append(timing)
+    return found
+
+
+def one_turn(browser: Any, server: Server, names: list[str]) -> Iterator[tuple[str, str, Timing]]:
+    tab = Tab.open(browser, server)
+    for page in PAGES:
+        if page.path in names:
+            yield page.path, PAINT, tab.visit(page.path)
+            for action, timing in tab.filters():
+                yield page.path, action, timing
+    for complaint in sorted(set(tab.complaints)):
+        print(complaint, file=sys.stderr)
+    tab.close()
+
+
+def table(found: dict[tuple[str, str], list[Timing]]) -> tuple[list[dict[str, Any]], bool]:
+    """One row an action: medians in seconds; and whether all are within their limits."""
+    rows = []
+    for (page, action), timings in found.items():
+        limit = PAINT_S if action == PAINT else FILTER_S
+        wall = statistics.median(timing.wall_s for timing in timings)
+        server = statistics.median(timing.server_s for timing in timings)
+        rows.append({"page": page, "action": action, "wall_s": wall, "server_s": server, "limit_s": limit})
+    return rows, all(row["wall_s"] <= row["limit_s"] for row in rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("database", nargs="?")
+    parser.add_argument("--pages", nargs="+", default=[page.path for page in PAGES])
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    from playwright.sync_api import sync_playwright
+
+    with tempfile.TemporaryDirectory() as folder:
+        url = asked.database
+        if url is None:
+            from big_store import fill
+
+            url = str(Path(folder) / "big.db")
+            fill(url)
+        with served(url, Path(folder) / "server.log") as server, sync_playwright() as driver:
+            browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+            found = measure(browser, server, asked.pages, asked.turns)
+            browser.close()
+    rows, good = table(found)
+    for row in rows:
+        late = "" if row["wall_s"] <= row["limit_s"] else f"  over {row['limit_s']:g} s"
+        print(f"{row['page']:12} {row['action']:44} {row['wall_s']:6.2f} s   server {row['server_s']:5.2f} s{late}")
+    if asked.json:
+        asked.json.write_text(json.dumps({"rows": rows}, indent=1))
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()
