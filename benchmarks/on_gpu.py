@@ -2,11 +2,13 @@
 
     python benchmarks/on_gpu.py [--layers 28 --hidden 3584 --heads 28 --kv-heads 4 --dtype bfloat16] [--json out.json]
 
-Three tables. `order`: the reasoner's tokens with and without a full synchronisation after every kernel
+Four tables. `order`: the reasoner's tokens with and without a full synchronisation after every kernel
 (CUDA_LAUNCH_BLOCKING), for each way of reading a host tier: they must be equal. `decode`: tokens/s against eager `full`
 with torch's kernels, for compiled layers, the Triton kernel, and both. `host tier`: decode tokens/s against `full`, and
-the share of decode time in which the tier crosses the bus, for HBM ratios 0.3, 0.5 and 0.7, streamed and merged. On a
-machine without a GPU the same runs are made on the CPU, where nothing crosses and no kernel is launched ahead.
+the share of decode time in which the tier crosses the bus, for HBM ratios 0.3, 0.5 and 0.7, streamed and merged.
+`split`: the reasoner's layers dealt out over two GPUs, whose tokens must be those of one; no row where there are fewer
+than two. On a machine without a GPU the same runs are made on the CPU, where nothing crosses and no kernel is launched
+ahead.
 """
 
 import argparse
@@ -90,6 +92,25 @@ def host_tier(given: argparse.Namespace, loaded: LoadedModel) -> list[dict[str, 
     return rows
 
 
+def over_two(given: argparse.Namespace) -> list[dict[str, Any]]:
+    """Not run by anybody yet: it takes a machine with two GPUs."""
+    if torch.cuda.device_count() < 2:
+        return []
+    spec, found = ModelSpec(id="reasoner", dtype="float32"), []
+    for others in ((), ("cuda:1",)):
+        loaded = load(spec, "cuda:0", others)
+        batch = [
+            Request(
+                str(i),
+                tuple(loaded.encode(make_problem("ledger", 12345, i).prompt)[1]),
+                Sampling(max_new_tokens=given.new),
+            )
+            for i in range(given.problems)
+        ]
+        found.append({c.key: c.tokens for c in Engine(loaded).run(batch, parse_policy(hierarchy("merge", 0.5)))})
+    return [{"gpus": 2, "problems": given.problems, "equal": str(found[0] == found[1])}]
+
+
 def _rate(stats: Any) -> float:
     return float(stats.decode_tokens / stats.decode_s)
 
@@ -103,7 +124,12 @@ def main() -> None:
         tokens(given.one, given.problems, given.new)
         return
     loaded = synthetic(given.layers, given.hidden, given.heads, given.kv_heads, dtype=getattr(torch, given.dtype))
-    tables = {"order": order(given), "decode": decode(given, loaded), "host tier": host_tier(given, loaded)}
+    tables = {
+        "order": order(given),
+        "decode": decode(given, loaded),
+        "host tier": host_tier(given, loaded),
+        "split": over_two(given),
+    }
     report([{"table": name, **row} for name, rows in tables.items() for row in rows], given)
 
 

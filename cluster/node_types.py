@@ -134,8 +134,8 @@ def impossible(cpus: float, gpus: float) -> bool:
         return False
     try:
         import ray
-        from ray._raylet import GcsClient
-        from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
+        from ray._raylet import GcsClient  # type: ignore[attr-defined]
+        from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply  # type: ignore[attr-defined]
 
         client = GcsClient(ray.get_runtime_context().gcs_address)
         reply = GetClusterStatusReply.FromString(client.get_cluster_status(timeout_s=STATUS_TIMEOUT_S))

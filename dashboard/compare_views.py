@@ -122,7 +122,8 @@ def hierarchy(source: data.Source, cells: list[CellSummary], sweep_ids: tuple[st
     if len(found) > 1:
         chosen = choose("Other settings", list(found), "settings")
     show(grids.hbm_evict_map(found[chosen]), alt=grids.in_words(found[chosen]), name="HBM by eviction")
-    st.caption(f"Cells: {chosen}. A dash: no such cell in this selection, or none of its samples has been judged.")
+    st.text(f"Cells: {chosen}")  # a label from the database: no caption, which is read as Markdown
+    st.caption("A dash: no such cell in this selection, or none of its samples has been judged.")
 
 
 def deltas_from(source: data.Source, baseline: CellSummary, cells: Sequence[CellSummary]) -> dict[str, PairedDelta]:

@@ -19,7 +19,7 @@ from db.queries import CellSummary, DiagnosticSummary
 FEW = 10  # samples below which a mark is hollow
 RESAMPLES = 2000
 MOST = 12  # policies told in words
-LAYER_COLOURS = [[0.0, "#f3ecd2"], [0.35, "#8fc9b0"], [0.7, "#2f86a3"], [1.0, "#173f6e"]]
+LAYER_COLOURS = [[0.0, "#f3ecd2"], [0.35, "#8fc9b0"], [0.7, "#2b7e9a"], [1.0, "#173f6e"]]
 DARK_FROM = 0.6
 Axis = Literal["bytes", "accuracy"]
 Summaries = Mapping[str, DiagnosticSummary]
@@ -146,7 +146,7 @@ def _layers(found: Mapping[str, LayerMeans], cell: CellSummary, measure: Measure
 def _written(value: float | None, top: float) -> dict[str, Any]:
     if value is None:
         return {"text": "–"}
-    return {"text": f"{value:.3f}", "font": {"color": "#ffffff" if value >= DARK_FROM * top else "#16222c"}}
+    return {"text": f"{value:.3f}", "font": {"color": "#ffffff" if value >= DARK_FROM * top else "#000000"}}
 
 
 def by_layer_in_words(cells: Sequence[CellSummary], found: Mapping[str, LayerMeans], measure: Measure) -> str:

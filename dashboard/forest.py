@@ -35,7 +35,7 @@ def paired_differences(
     for place, (cell, delta) in enumerate(rows):
         if delta is None:
             reason = "– no sample in common" if cell.n else "– no sample judged yet"
-            dashes.append({"x": 0, "y": place, "text": reason, "xanchor": "left", "xshift": 8, "showarrow": False})
+            dashes.append({"x": 0, "y": place, "text": reason, "showarrow": False})
             continue
         marks.append(
             Mark(
@@ -56,9 +56,12 @@ def paired_differences(
         figure.update_layout(shapes=[{**zero, "line": {"color": FAINT, "width": 1.5, "dash": "dash"}}])
     else:
         say(figure, "Nothing to compare with the baseline yet")
-    figure.update_layout(annotations=[*figure.layout.annotations, *dashes], showlegend=False)
     limits = [edge for _, delta in rows if delta for edge in (delta.low, delta.high)]
     low, high = min([*limits, -0.05]), max([*limits, 0.05])
+    # On that side of zero on which there is more room for words.
+    side = {"xanchor": "right", "xshift": -8} if -low > high else {"xanchor": "left", "xshift": 8}
+    dashes = [{**dash, **side} for dash in dashes]
+    figure.update_layout(annotations=[*figure.layout.annotations, *dashes], showlegend=False)
     margin = 0.03 * (high - low)
     figure.update_xaxes(
         title={"text": "Difference in accuracy, paired by sample (95% interval)"},

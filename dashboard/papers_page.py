@@ -174,7 +174,7 @@ def _not_run(found: Sequence[Result], paper: str) -> None:
         with st.expander(f"Claims whose cells are not in this selection: {len(missing)}"):
             table = pd.DataFrame(missing)
             st.dataframe(table, hide_index=True, alt="Claims that can't be judged here")
-            downloads(table, "claims not judged")
+            downloads(table, "claims not judged", key=f"claims not judged {paper}")
             st.text("Each file has a small form for the embedded reasoner, for example:")
             st.code(f"tiercache run sweeps/{missing[0]['sweeps that decide it'].split(',')[0]}_mini.yaml")
 

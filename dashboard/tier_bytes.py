@@ -14,8 +14,8 @@ from dashboard.wording import byte_unit, ellipsised, hover, human_bytes, percent
 from db.queries import CellSpeed, CellSummary, TierMap
 
 Which = Literal["mean", "peak"]
-METADATA = "#c9a227"  # scores and other fields of slots: device memory too
-FULL_CACHE = "rgba(128,128,128,0.4)"
+METADATA = "#a8841a"  # scores and other fields of slots: device memory too
+FULL_CACHE = "#8c8c8c"
 THICK = 0.4  # of a row: a policy's bar, and below it the full cache's
 PANEL_HEIGHT = 250
 MOST_POINTS = 1500  # of a line: more than it has pixels

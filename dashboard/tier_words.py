@@ -13,7 +13,7 @@ LONGEST = 80  # characters of a token's text that are told
 HOVER = hover(
     [
         "<b>%{customdata[0]}</b>",
-        "token %{customdata[1]}",
+        "%{customdata[1]}",
         "%{customdata[2]}",
         "held by %{customdata[3]} of layers × KV heads",
         "importance %{customdata[4]}",
@@ -31,8 +31,8 @@ def hover_data(tiers: TierMap, codes: NDArray[np.uint8], look: int, part: range)
     scores = _scores(tiers, look, now, part)
     found = []
     for i, score in zip(part, scores, strict=True):
-        part = f"prompt, position {i:,}" if i < tiers.prompt_tokens else f"output {i - tiers.prompt_tokens + 1:,}"
-        where = part if i < tiers.prompt_tokens else f"{part}, position {i:,}"
+        output = i - tiers.prompt_tokens + 1
+        where = f"{f'output token {output:,}' if output > 0 else 'prompt token'}, position {i:,}"
         when = "since it was written" if first[i] else f"since the look at step {int(tiers.steps[since[i]]):,}"
         text = plain(repr(tiers.texts[i][:LONGEST])[1:-1])
         found.append([text, where, f"{TIERS[now[i]]}, {when}", percent(float(tiers.held[look, i]), 0), score])

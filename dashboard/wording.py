@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 EMPTY_HINT = "tiercache run sweeps/demo.yaml"
 UNMEASURED = "not measured"
@@ -72,19 +72,23 @@ def ellipsised(label: str, width: int = 38) -> str:
 
 def shortened(labels: Sequence[str], width: int = 38) -> list[str]:
     """Return `ellipsised` labels. Of those that would read alike, the settings that tell them apart are kept."""
-    alike: dict[str, list[str]] = {}
+    alike: dict[str, set[str]] = {}
     for label in labels:
-        alike.setdefault(ellipsised(label, width), []).append(label)
-    return [ellipsised(_telling(label, alike[ellipsised(label, width)]), width) for label in labels]
+        alike.setdefault(ellipsised(label, width), set()).add(label)
+    families: dict[str, list[set[str]]] = {}  # the words of labels that would read like another, by their first
+    for label in {each for group in alike.values() if len(group) > 1 for each in group}:
+        families.setdefault(label.partition(" ")[0], []).append(set(label.split()))
+    shared = {first: set.intersection(*words) for first, words in families.items()}
+    return [
+        ellipsised(_telling(label, shared) if len(alike[ellipsised(label, width)]) > 1 else label, width)
+        for label in labels
+    ]
 
 
-def _telling(label: str, alike: Sequence[str]) -> str:
-    """Leave out the words that all of `alike` share, but the first."""
-    if len(set(alike)) == 1:
-        return label
-    shared = set.intersection(*(set(each.split()) for each in alike))
+def _telling(label: str, shared: Mapping[str, set[str]]) -> str:
+    """Leave out the words that all such labels share, but the first."""
     first, *rest = label.split()
-    return " ".join([first, "…", *(word for word in rest if word not in shared)])
+    return " ".join([first, "…", *(word for word in rest if word not in shared[first])])
 
 
 def hover(lines: Iterable[str]) -> str:

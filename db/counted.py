@@ -35,14 +35,14 @@ def samples_of(
     )
 
 
-def cells_of(model: str | None, benchmark: str | None) -> Select[tuple[str]] | None:
+def cells_of(model: str | None, benchmark: str | None) -> Select[str] | None:
     """Fingerprints of the cells of a model and a benchmark; None where that means all."""
     if model is None and benchmark is None:
         return None
     return _narrowed(select(Cell.fingerprint), model, benchmark)
 
 
-def _narrowed(statement: Select[tuple[str]], model: str | None, benchmark: str | None) -> Select[tuple[str]]:
+def _narrowed(statement: Select[str], model: str | None, benchmark: str | None) -> Select[str]:
     if model is not None:
         statement = statement.where(Cell.model == model)
     return statement if benchmark is None else statement.where(Cell.benchmark == benchmark)
@@ -53,7 +53,7 @@ def _repeats(sweep_id: str) -> ScalarSelect[Any]:
     return select(func.coalesce(Sweep.spec["repeats"].as_integer(), 1)).where(Sweep.id == sweep_id).scalar_subquery()
 
 
-def _last_problems(sweep_id: str, asked: Select[tuple[str]]) -> Subquery:
+def _last_problems(sweep_id: str, asked: Select[str]) -> Subquery:
     """The last problem that counts, of each cell and repeat that has more of them than the sweep expects.
 
     Few have, and only these are put in order: numbering all rows of a large sweep takes longer than adding them up.

@@ -156,7 +156,7 @@ def _sample_numbers(source: Subquery) -> Select[*tuple[Any, ...]]:
     ).group_by(source.c.fingerprint)
 
 
-def _shard_numbers(chosen: Select[tuple[str]] | None) -> Select[*tuple[Any, ...]]:
+def _shard_numbers(chosen: Select[str] | None) -> Select[*tuple[Any, ...]]:
     steps = func.sum(Shard.decode_steps)
     statement = select(
         Shard.fingerprint,

@@ -27,6 +27,10 @@ DEFAULT_POLICIES = (
     "hierarchy hbm=0.3 evict=0.03",
     "qevict budget=bytes:0.2",
 )
+BOUND = (
+    "policies by thoughts: bytes are an upper bound. How much a thought keeps depends on its kind; all are counted as "
+    "the kind that keeps most. So a price isn't a lower bound for them either."
+)
 COMPACT_BELOW = 136
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -99,8 +103,11 @@ def tables(groups: Sequence[Sequence[Capacity]], batches: Sequence[int], width: 
     return [_table(group, batches, width < COMPACT_BELOW) for group in groups]
 
 
-def notes(model: str, first: Capacity, contexts: Sequence[int]) -> list[str]:
-    """What the tables' numbers rest on, what the common error makes of them, and what to beware of."""
+def notes(model: str, first: Capacity, contexts: Sequence[int], others: Sequence[Capacity] = ()) -> list[str]:
+    """What the tables' numbers rest on, what the common error makes of them, and what to beware of.
+
+    others: capacities in the same tables.
+    """
     shape, machine = first.shape, first.machine
     usable = f"{first.usable / 2**30:.1f} of {machine.gpu_bytes / 2**30:g} GiB usable ({GPU_USABLE:.0%})"
     speeds = f"HBM {machine.hbm_gbps:g}, bus {machine.bus_gbps:g}, host memory {machine.host_gbps:g} GB/s"
@@ -122,6 +129,8 @@ def notes(model: str, first: Capacity, contexts: Sequence[int]) -> list[str]:
         said.append(f"{model}: the size of its weights isn't known here, so neither rows nor tokens/s are.")
     elif first.weights > first.usable:
         said.append(f"{model}: its weights don't fit this GPU{_split(first)}.")
+    if first.depends_on_data or any(each.depends_on_data for each in others):
+        said.append(BOUND)
     longest = longest_context(shape)
     if longest is not None and max(contexts) > longest:
         said.append(f"{model} takes {longest:,} tokens at most; longer contexts are arithmetic only.")

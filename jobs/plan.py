@@ -130,6 +130,11 @@ def plan_sweep(
         room = "hbm_kv_budget" if sweep.engine.hbm_kv_budget else "one full-length row"
         notes[f"GPUs: weights and {room}, on {usable}; both are assumed."] = None
     notes |= dict.fromkeys(_price_notes(list(rows.values())))
+    notes |= dict.fromkeys(
+        f"{policy.label}: bytes are an upper bound, and GPU hours no lower one: a thought's kind decides what it keeps."
+        for policy in policies
+        if policy.placement.segment is not None
+    )
     return Plan(tuple(rows.values()), tuple(notes), efficiency)
 
 

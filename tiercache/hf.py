@@ -154,7 +154,7 @@ def _normed(model: PreTrainedModel, hidden: Tensor, split: Split | None) -> Tens
 def place(model: PreTrainedModel, split: Split) -> None:
     """Puts a model's parts where they belong and remembers it; what `device_map` has put there doesn't move."""
     if hasattr(model, "hf_device_map"):
-        from accelerate.hooks import remove_hook_from_submodules
+        from accelerate.hooks import remove_hook_from_submodules  # type: ignore[import-untyped]
 
         remove_hook_from_submodules(model)  # they would move hidden states a second time
     decoder = model.model

@@ -120,7 +120,8 @@ def _split(
     hf.check_family(config)
     with torch.device("meta"):
         exact = dtype if dtype != "auto" else config.dtype or torch.float32
-        empty = AutoModelForCausalLM.from_config(config, dtype=exact, trust_remote_code=spec.trust_remote_code)
+        make: Any = AutoModelForCausalLM.from_config
+        empty = make(config, dtype=exact, trust_remote_code=spec.trust_remote_code)
     weights, room = hf.weights(empty), room or torch.cuda.get_device_properties(devices[0]).total_memory
     least = gpus_needed(weights, 0, room)
     if least > len(devices):

@@ -121,6 +121,8 @@ def _group(group: Group, found: Sequence[Chart], content: Content, meanings: Map
     parts = [f"<h2>{text(group.title)}</h2>"]
     if group.samples == 0:
         parts.append("<p>No sample of this group has been judged yet, so there is nothing to draw.</p>")
+    elif notes := _notes(group):
+        parts.append(f"<p>{text(' '.join(notes))}</p>")
     parts.append('<div class="figures">' + "\n".join(_figure(group, chart) for chart in found) + "</div>")
     filtered = f"rows-{group.key}"
     parts.append(
@@ -136,6 +138,20 @@ def _group(group: Group, found: Sequence[Chart], content: Content, meanings: Map
     protocol = [("protocol", group.cells[0].protocol), *group.protocol]
     parts.append(f"<details open><summary>Protocol</summary>{facts('What the cells share', protocol)}</details>")
     return f'<section id="{group.key}" class="group">{"".join(parts)}</section>'
+
+
+def _notes(group: Group) -> list[str]:
+    """Return what the charts leave out, with its number, and what their intervals don't take into account."""
+    left_out = {
+        "a judged sample": [cell for cell in group.cells if not cell.n],
+        "a measured throughput": [cell for cell in group.cells if cell.n and cell.decode_tokens_per_s is None],
+        "recorded bytes": [cell for cell in group.cells if cell.n and cell.resident_bytes is None],
+    }
+    told = ((what, len(cells)) for what, cells in left_out.items() if cells)
+    notes = [f"Policies without {what}, missing from its charts: {count}." for what, count in told]
+    if any(cell.problems < cell.n for cell in group.cells):
+        notes.append("Problems were repeated and intervals take samples as independent: they are somewhat too narrow.")
+    return notes
 
 
 def _figure(group: Group, chart: Chart) -> str:

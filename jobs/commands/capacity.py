@@ -47,5 +47,5 @@ def capacity(
     screen = console()
     for table in tables(groups, batches, screen.width):
         screen.print(table)
-    for note in notes(model, groups[0][0], contexts):
+    for note in notes(model, groups[0][0], contexts, groups[0]):
         typer.echo(note)

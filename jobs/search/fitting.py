@@ -22,6 +22,7 @@ LENGTHS = 12  # sequences that stand for all
 MARGIN = 0.01  # of the budget is left free, for lengths that differ
 GRAIN = 1000  # shares are fitted to a thousandth
 MOST_RECENT = 4096
+TIERS = "tiers"
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,24 @@ def metadata_token_bytes(policy: Policy, shape: ModelShape, dtype: str) -> int:
     return TieredCache(geometry, policy, torch.device("cpu"), facts).metadata_token_bytes
 
 
-def held(ledger: SequenceBytes, host_counts: bool) -> float:
-    """Bytes that a sequence held, mean over its decode steps, and its metadata at their peak."""
-    device = ledger.hbm_bytes_mean + ledger.packed_bytes_mean + ledger.metadata_bytes_peak
-    return device + (ledger.ddr_bytes_mean if host_counts else 0.0)
+@dataclass(frozen=True)
+class Bytes:
+    """What a sequence held, mean over its decode steps; `host` and `beside` (metadata) are apart from `device`."""
+
+    device: float
+    host: float
+    beside: float
+
+    def counted(self, host_counts: bool) -> float:
+        return self.device + self.beside + (self.host if host_counts else 0.0)
+
+
+def mean_bytes(hbm: float, ddr: float, packed: float, size: Sizes, metadata: int) -> Bytes:
+    """From the ledger's mean bytes of the three tiers. The ledger has metadata at their peak alone, which is the prompt
+    before anything has left; their mean is that of the tokens held, which follow from the tiers' bytes. Where quantised
+    tokens have two formats all are taken for the smaller one: rather too many tokens than too few."""
+    each = min(size.packed / size.window, size.coarse or size.packed)
+    return Bytes(hbm + packed, ddr, ((hbm + ddr) / size.token + packed / each) * metadata)
 
 
 class Planner:
@@ -105,18 +120,34 @@ class Planner:
         total = full = 0.0
         for (prompt, steps), often in self._lengths.items():
             ledger = planned(policy, prompt, steps, size, metadata)
-            total += often * held(ledger, self._host_counts)
+            means = ledger.hbm_bytes_mean, ledger.ddr_bytes_mean, ledger.packed_bytes_mean
+            total += often * mean_bytes(*means, size, metadata).counted(self._host_counts)
             full += often * ledger.full_bytes_mean
         return total / full
 
     def fit(self, entry: Mapping[str, Any], knob: str | None, budget: float) -> Fitted | TooLarge:
         """The entry with the largest value of `knob` that fits the budget; with None the entry as it is.
 
+        `tiers` keeps every token if it can, with as many as fit in full precision beside `hbm`, which is the least
+        share; otherwise it evicts as few as it must.
+
         Raises:
             PolicyError: the entry is impossible, or doesn't suit the model.
         """
         limit = budget * (1 - MARGIN)
-        low, high = self._range(entry, knob)
+        if knob != TIERS:
+            return self._largest(entry, knob, limit, *self._range(entry, knob))
+        packed = entry["packed"]
+        least, most = round(GRAIN * entry["hbm"]), GRAIN if packed == REST else round((1 - packed) * GRAIN)
+        kept = self._largest({**entry, "evict": 0.0}, "hbm", limit, least, most)
+        if isinstance(kept, Fitted):
+            return kept
+        return self._largest(fill(entry, "hbm", least), "evict", limit, 0, GRAIN - 1)
+
+    def _largest(
+        self, entry: Mapping[str, Any], knob: str | None, limit: float, low: int, high: int
+    ) -> Fitted | TooLarge:
+        """By bisection over whole numbers, at the larger of which the policy is larger."""
 
         def at(value: int) -> Fitted:
             filled = fill(entry, knob, value)
@@ -156,5 +187,7 @@ def fill(entry: Mapping[str, Any], knob: str | None, value: int) -> dict[str, An
         return {**entry, "recent": value}
     if knob == "budget":
         return {**entry, "budget": {"bytes": share}}
+    if knob == "evict":
+        return {**entry, "evict": round(1 - share, 3), "compound": False}
     rest = {"packed": round(1 - share, 3)} if entry.get("packed") == REST else {}
     return {**entry, **rest, knob: share}

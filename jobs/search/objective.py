@@ -17,9 +17,12 @@ from db.samples import SampleInfo
 from jobs.benchmarks.base import Benchmark
 from jobs.coordinator import PoolFactory, run_sweep
 from jobs.grid import Cell, expand
+from jobs.search.fitting import Bytes, mean_bytes, metadata_token_bytes
 from jobs.search.spec import PartName, Search
 from jobs.spec import Sweep, parse_sweep
 from tiercache.errors import TierCacheError
+from tiercache.shapes import shape_of
+from tiercache.sizes import Sizes
 
 ALL = 10**9
 
@@ -38,12 +41,15 @@ class Measured:
 
     samples   those that were judged, in the problems' order.
     expected  how many there are; fewer were judged where some failed.
+    size      bytes of a token in each form, and `metadata` beside each: with them means of the ledger become tokens.
     """
 
     fingerprint: str
     label: str
     samples: tuple[SampleInfo, ...]
     expected: int
+    size: Sizes
+    metadata: int
 
     @property
     def complete(self) -> bool:
@@ -68,15 +74,20 @@ class Measured:
         """Prompt tokens and decode steps of each: the last token's keys and values are never written."""
         return [(sample.prompt_tokens or 0, max(0, (sample.output_tokens or 0) - 1)) for sample in self.samples]
 
-    def share(self, *measures: str) -> float:
-        """The sum of these columns over what the full cache held at the same steps, ratio of means."""
-        full = sum(sample.full_bytes_mean or 0.0 for sample in self.samples)
-        return sum(float(getattr(sample, name) or 0) for sample in self.samples for name in measures) / full
+    @cached_property
+    def bytes(self) -> Bytes:
+        """Shares of the full cache's keys and values at the same steps: ratios of means over the samples."""
+        full = self._sum("full_bytes_mean")
+        hbm, ddr, packed = (self._sum(f"{tier}_bytes_mean") for tier in ("hbm", "ddr", "packed"))
+        found = mean_bytes(hbm, ddr, packed, self.size, self.metadata)
+        return Bytes(found.device / full, found.host / full, found.beside / full)
+
+    def _sum(self, column: str) -> float:
+        return sum(float(getattr(sample, column) or 0.0) for sample in self.samples)
 
     def held(self, host_counts: bool) -> float:
         """Share of the full cache's bytes that counts against the budget."""
-        host = ("ddr_bytes_mean",) if host_counts else ()
-        return self.share("hbm_bytes_mean", "packed_bytes_mean", "metadata_bytes_peak", *host)
+        return self.bytes.counted(host_counts)
 
 
 def _score(sample: SampleInfo) -> float:
@@ -128,7 +139,7 @@ class Stored:
         try:
             engine = open_engine(self.url, read_only=True)
         except DatabaseMissing:
-            return [Measured(cell.fingerprint, cell.policy.label, (), cell.n) for cell in cells]
+            return [self._measured(cell, ()) for cell in cells]
         try:
             ready = status(engine) == "ready"
             found = []
@@ -136,10 +147,16 @@ class Stored:
                 wanted = {problem.id for problem in cell.benchmark.load()} if ready else set()
                 rows = list_samples(engine, cell.fingerprint, limit=ALL) if ready else []
                 kept = (row for row in rows if row.problem_id in wanted and row.repeat == 0 and row.outcome != "failed")
-                found.append(Measured(cell.fingerprint, cell.policy.label, tuple(kept), cell.n))
+                found.append(self._measured(cell, tuple(kept)))
         finally:
             engine.dispose()
         return found
+
+    def _measured(self, cell: Cell, samples: tuple[SampleInfo, ...]) -> Measured:
+        shape, dtype = shape_of(cell.model), cell.model.dtype
+        assert shape is not None, "checked when the file was read"
+        size, metadata = shape.sizes(cell.policy, dtype), metadata_token_bytes(cell.policy, shape, dtype)
+        return Measured(cell.fingerprint, cell.policy.label, samples, cell.n, size, metadata)
 
 
 class Computed(Stored):

@@ -17,8 +17,8 @@ COLUMNS = (
     "Score, bytes and differences are of problems that no trial and no choice has seen. `searched`: the score on the "
     "search's problems, by which a policy was chosen; of the best of many it is too good. p: McNemar's exact test "
     "where every score is 0 or 1, else a test of flipped signs; Holm's correction over the presets. `KV`: keys and "
-    "values with scales and zero points; `other`: positions, slot fields and kept codes at their peak. Both are shares "
-    "of the full cache's keys and values at the same steps; the full cache has other bytes too."
+    "values with scales and zero points; `other`: positions, slot fields and kept codes. Both are means over decoding "
+    "as shares of the full cache's keys and values at the same steps; the full cache has other bytes too."
 )
 WHERE = {"all": "device and host memory together", "device": "device memory (host memory is not counted)"}
 

@@ -1,8 +1,8 @@
 """The space that is searched: scorer × placement × storage, in the words of a sweep file.
 
 Three kinds of policy. `budget` evicts to a share of bytes, with or without a quantised waiting room. `tiers` keeps the
-best tokens in full precision and quantises the others; a share may be evicted. `shared` evicts in full precision, the
-heads of a layer or of all layers competing. In each the knob that decides the size isn't drawn but fitted to the
+best tokens in full precision, quantises the others, and evicts no more than it must. `shared` evicts in full precision,
+the heads of a layer or of all layers competing. In each the knob that decides the size isn't drawn but fitted to the
 budget (`fitting`), so that no trial is spent on a policy that is too small or too large.
 """
 
@@ -30,7 +30,7 @@ CHOICES: Choices = {
     "recent": (1, 4, 8, 16, 32),
     "recent_share": (0.0, 0.1, 0.25, 0.5),
     "every": (1, 4, 8, 16, 32),
-    "evict": (0.0, 0.02, 0.05, 0.1, 0.2, 0.3),
+    "hbm": (0.0, 0.05, 0.15),
     "packed": (0.0, 0.25, 0.5, 0.75, 1.0),
     "packed_bytes": (0.0, 0.1, 0.25, 0.5, 0.75, 1.0),
     "packed_bits": (8, 4, 2, "fp8"),
@@ -46,7 +46,7 @@ _BUDGETED = ("scorer", "scope", "sinks", "pin_prompt", "recent", "recent_share",
 _PROBES: dict[str, dict[str, Any]] = {
     **{knob: {"budget": 0.9} for knob in _BUDGETED},
     "floor": {"budget": 0.9, "share": "layer"},
-    "evict": {"name": "hierarchy", "hbm": 0.5, "compound": False},
+    "hbm": {"name": "hierarchy", "evict": 0.0},
     "packed": {"name": "hierarchy", "hbm": 0.0, "evict": 0.0},
     "packed_bits": {"name": "quantised"},
     "group": _PACKED,
@@ -58,7 +58,7 @@ _PROBES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Proposal:
-    """A policy's entry without the knob that decides its size, and what that knob is: see `fitting.KNOBS`."""
+    """A policy's entry without the knob that decides its size, and what that knob is: see `Planner.fit`."""
 
     entry: Mapping[str, Any]
     fit: str
@@ -118,12 +118,11 @@ def propose(draw: Draw, choices: Choices, host_counts: bool) -> Proposal:
         if not shares["packed_bytes"]:
             return Proposal({"name": "h2o", **common, "recent_share": shares["recent_share"]}, "budget")
         return Proposal({"name": "qevict", **common, **shares, **_storage(pick), "ledger": False}, "budget")
-    tiers = {"recent": pick("recent"), "evict": pick("evict"), "generated_sinks": 0}
-    tiers |= {"compound": False} if tiers["evict"] else {}
-    packed = "rest" if host_counts else pick("packed")
-    if packed == 0:
-        return Proposal({"name": "hierarchy", **common, **tiers, "packed": 0.0}, "hbm")
-    return Proposal({"name": "hierarchy", **common, **tiers, "packed": packed, **_storage(pick)}, "hbm")
+    packed, least = "rest" if host_counts else pick("packed"), pick("hbm")
+    if not isinstance(packed, str):
+        least = min(least, round(1 - packed, 3))
+    tiers = {"recent": pick("recent"), "generated_sinks": 0, "hbm": least, "packed": packed}
+    return Proposal({"name": "hierarchy", **common, **tiers, **(_storage(pick) if packed else {})}, "tiers")
 
 
 def _storage(pick: Callable[[str], Any]) -> dict[str, Any]:

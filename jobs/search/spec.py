@@ -28,8 +28,7 @@ class MemoryBudget(Strict):
 
     bytes   share of the full cache's keys and values at the same steps.
     memory  `all` counts tokens in device and host memory, `device` only the former. Quantised tokens count with their
-            scales and zero points. Positions, slot fields and kept codes count too, at their peak: the ledger has no
-            mean of them.
+            scales and zero points. Positions, slot fields and kept codes count too.
     """
 
     bytes: Ratio

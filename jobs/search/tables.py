@@ -104,9 +104,9 @@ def _figures(search: Search, measured: Measured | None) -> list[str]:
     """Score, bytes of keys and values, other bytes, share of answers cut off."""
     if measured is None or not measured.samples:
         return [DASH] * 4
-    host = ("ddr_bytes_mean",) if search.budget.memory == "all" else ()
-    kept = measured.share("hbm_bytes_mean", "packed_bytes_mean", *host)
-    return [accuracy(measured), percent(kept), percent(measured.share("metadata_bytes_peak")), percent(measured.cut)]
+    held = measured.bytes
+    kept = held.device + (held.host if search.budget.memory == "all" else 0.0)
+    return [accuracy(measured), percent(kept), percent(held.beside), percent(measured.cut)]
 
 
 def _state(tried: Tried, search: Search) -> str:

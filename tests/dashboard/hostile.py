@@ -30,15 +30,16 @@ TRICKS = [
 ALL = " ".join(TRICKS)
 MEGABYTE = "x" * 1_000_000
 NAME = f"m{TRICKS[1]}{TRICKS[3]}{TRICKS[4]}{TRICKS[5]}"  # of a model, a benchmark, a policy: as text, it is all there
+GRID = {1: (0.25, 0.0), 2: (0.25, 0.03), 3: (0.5, 0.0), 6: (0.5, 0.03)}  # place of a cell: hbm, evict
 
 
 def fill(url: str, made_up: Any) -> None:
     """Write one sweep whose names, texts, errors, log and machines are hostile, and one sample of a megabyte a line."""
-    rows = [_named(made_up.cell(place, 4), place) for place in (0, 1, 4, 5, 7)]
+    rows = [_named(made_up.cell(place, 4), place) for place in (0, *GRID, 4, 5)]
     with Writer.open(url) as writer:
         spec = {"name": ALL, "repeats": 1, ALL: [ALL]}
         writer.register_sweep("sweep-1", f"sweep {ALL}", spec, {"host": ALL}, rows, created_at=BEGIN)
-        for place, row in enumerate(rows):
+        for place, row in zip((0, *GRID, 4, 5), rows, strict=True):
             samples = [_hostile(sample, number) for number, sample in enumerate(made_up.samples(row, place, 4))]
             samples[3] = dataclasses.replace(made_up.failed(row, samples[3].problem_id), error=ALL, prompt=ALL)
             writer.record(samples)
@@ -51,11 +52,16 @@ def fill(url: str, made_up: Any) -> None:
 
 
 def _named(row: CellRow, place: int) -> CellRow:
-    preset = f"preset {NAME}" if place == 5 else row.policy_name
-    label = row.policy if place == 0 else f"{row.policy} {NAME}"
-    config = {"policy": {"placement": {"hbm": 0.25 * place, "evict": 0.03}}, ALL: ALL}
-    changes = {"model": f"model {NAME}", "benchmark": f"benchmark {NAME}", "policy": label, "policy_name": preset}
-    return dataclasses.replace(row, config=config, **changes)
+    """The full cache as it is called everywhere, for it is looked for by name; a grid of hierarchies; the rest."""
+    changes: dict[str, Any] = {"model": f"model {NAME}", "benchmark": f"benchmark {NAME}", "config": {ALL: ALL}}
+    if place in GRID:
+        hbm, evict = GRID[place]
+        changes |= {"policy": f"hierarchy hbm={hbm} evict={evict} {NAME}", "policy_name": "hierarchy"}
+        changes["config"] = {"policy": {"placement": {"hbm": hbm, "evict": evict}, ALL: ALL}}
+    elif place:
+        preset = f"preset {NAME}" if place == 5 else row.policy_name
+        changes |= {"policy": f"{row.policy} {NAME}", "policy_name": preset}
+    return dataclasses.replace(row, **changes)
 
 
 def _hostile(sample: SampleRow, number: int) -> SampleRow:

@@ -2,12 +2,14 @@
 a page that is added is held to it too."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
 
-from dashboard import capacity_figures, curves, drawing, grids
+from dashboard import capacity_figures, curves, drawing, grids, pages
 from dashboard.colours import OUTCOME_COLOURS, PRESETS, TIER_COLOURS, contrast, looks, luminance
+from dashboard.table_formats import FORMATS
 
 # Streamlit's own, as `test_browser_pages` draws them.
 LIGHT, DARK = "#ffffff", "#171614"
@@ -38,6 +40,16 @@ def test_contrast_is_that_of_wcag():
 def test_marks_stand_out_in_both_themes(ground):
     weak = {name: round(contrast(colour, ground), 2) for name, colour in NAMED.items() if contrast(colour, ground) < 3}
     assert not weak
+
+
+# Not marks on the page's ground: steps of a scale, writing and edges on other colours.
+ON_OTHER_GROUND = {"#ffffff", "#000000", "#3a3f47", *(colour for _, colour in grids.ACCURACY_COLOURS)}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_so_does_every_colour_that_a_module_names(path):
+    named = set(re.findall(r'"(#[0-9a-fA-F]{6})"', path.read_text(encoding="utf-8"))) - ON_OTHER_GROUND
+    assert not [colour for colour in named if min(contrast(colour, LIGHT), contrast(colour, DARK)) < 3]
 
 
 def test_writing_on_the_map_can_be_read():
@@ -87,6 +99,16 @@ def test_inputs_have_labels(path):
 def test_every_table_has_a_menu_of_files(path):
     names = [name for name, node in calls(path) if name in ("dataframe", "choose_row", "downloads")]
     assert names.count("downloads") == len(names) - names.count("downloads")
+
+
+def test_the_guide_names_every_page_and_format():
+    guide = (Path(__file__).parents[2] / "docs" / "dashboard.md").read_text(encoding="utf-8")
+    for page in pages.PAGES:
+        assert f"| {page.title} | `/{page.path}` |" in guide
+    for form in FORMATS:
+        assert f"| {form.name} |" in guide
+    for link in re.findall(r"\]\(([^)#]+)\)", guide):
+        assert (Path(__file__).parents[2] / "docs" / link).is_file(), link
 
 
 def test_each_preset_has_a_mark_of_its_own():

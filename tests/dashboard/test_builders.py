@@ -241,3 +241,10 @@ def test_importing_the_dashboard_loads_no_engine():
     root = str(launch.APP.parents[1])
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_labels_that_differ_in_two_settings_keep_both():
+    stem = "hierarchy evict={} hbm=0.5 {}recent=32 every=16"
+    labels = [stem.format(evict, packed) for evict in (0.05, 0.1) for packed in ("", "packed=0.5 ")]
+    assert len(set(wording.shortened(labels))) == 4
+    assert wording.shortened(labels)[3] == "hierarchy … evict=0.1 packed=0.5"

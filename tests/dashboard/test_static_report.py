@@ -244,7 +244,7 @@ def test_it_opens_from_a_file(made, browser, tmp_path, screenshots, scheme):
         page.locator(".plot").first.scroll_into_view_if_needed()
         page.locator(".js-plotly-plot .scatterlayer .point").first.wait_for(timeout=60_000)
         page.locator(".plot[id$=outcomes]").scroll_into_view_if_needed()
-        page.locator(".plot[id$=outcomes] .barlayer .point").first.wait_for(timeout=60_000)
+        page.locator(".plot[id$=outcomes] .barlayer .point").first.wait_for(state="attached", timeout=60_000)
         red = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0]")
         assert (int(red) > 128) == (scheme == "light")
         assert page.evaluate("window.owned") is None

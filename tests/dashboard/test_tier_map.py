@@ -98,9 +98,9 @@ def test_what_is_said_of_a_token(make):
     tiers.overall[:, 3] = [0, 0, 1, 1, 3, 3]
     tiers.overall[:, [0, 1, 2]] = 0
     told = told_of(tiers, 5)
-    assert told[3][1:3] == ["prompt, position 3", "evicted, since the look at step 16"]
+    assert told[3][1:3] == ["prompt token, position 3", "evicted, since the look at step 16"]
     assert told[2][2] == "HBM, since it was written"
-    assert told[7][1] == "output 3, position 7"
+    assert told[7][1] == "output token 3, position 7"
     assert told_of(tiers, 3)[3][2] == "DDR, since the look at step 8"
     assert told[0][4] == "– (it may not move now)"
     ranked = [float(tiers.importance[5, i]) for i in range(1, tiers.seen[5]) if tiers.overall[5, i] != EVICTED]

@@ -58,6 +58,12 @@ def test_a_dash_says_why_and_how_many_gpus_it_takes() -> None:
     assert "takes 3 of them" in note
 
 
+def test_a_bound_that_depends_on_the_data_is_called_one() -> None:
+    found = plan_of(models=[DISTILL + "Qwen-7B"], policies=["full", {"name": "thinkv", "budget": 256}])
+    assert sum("bytes are an upper bound" in note for note in found.notes) == 1
+    assert any(note.startswith("thinkv budget=256: bytes") for note in found.notes)
+
+
 def test_efficiency_divides() -> None:
     whole, half = plan_of(), plan_of(efficiency=0.5)
     for a, b in zip(whole.rows, half.rows, strict=True):

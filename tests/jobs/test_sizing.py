@@ -49,8 +49,8 @@ def test_workers_are_sized_by_their_model() -> None:
 def test_a_budget_counts() -> None:
     sweep, cells = sweep_of(engine={"hbm_kv_budget": "16GiB"})
     assert [worker_gpus(sweep, each, [Node(64, 8, 80 * GIB)]) for each in cells.values()] == [1, 2, 3]
+    sweep, cells = sweep_of(engine={"hbm_kv_budget": "30GiB"})
     with pytest.raises(ResourceError, match="too small for a part of this model"):
-        sweep, cells = sweep_of(engine={"hbm_kv_budget": "30GiB"})
         worker_gpus(sweep, cells["7B"], [Node(8, 1, 24 * GIB)])
 
 

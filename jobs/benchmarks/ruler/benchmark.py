@@ -145,7 +145,11 @@ class Ruler(Benchmark):
 
     @property
     def _available(self) -> int:
-        return len(self._sources.questions) if self.source is not None else self.options.skip + self.options.n + _FINGERPRINTED
+        return (
+            len(self._sources.questions)
+            if self.source is not None
+            else self.options.skip + self.options.n + _FINGERPRINTED
+        )
 
     def _samples(self, n: int) -> Sequence[RulerSample]:
         if self._spec is None:

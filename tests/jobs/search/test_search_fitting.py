@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from jobs.search.fitting import MARGIN, Fitted, Planner, TooLarge, fill, held, metadata_token_bytes, planned
+from jobs.search.fitting import MARGIN, Fitted, Planner, TooLarge, fill, mean_bytes, metadata_token_bytes, planned
 from tiercache.errors import PolicyError
 from tiercache.model_spec import ModelSpec
 from tiercache.policy import parse_policy
@@ -42,9 +42,10 @@ def test_a_plan_is_the_ledger_of_a_run(engine: Any, entry: dict[str, Any]) -> No
     prompt = tuple(engine.loaded.encode(make_problem("ledger", 1, 0, (10, 10), (4, 4)).prompt)[1])
     (done,) = engine.run([Request("a", prompt, Sampling(max_new_tokens=30))], policy)
     metadata = metadata_token_bytes(policy, SHAPE, "float32")
-    plan = planned(policy, len(prompt), len(done.tokens) - 1, SHAPE.sizes(policy, "float32"), metadata)
+    size = SHAPE.sizes(policy, "float32")
+    plan = planned(policy, len(prompt), len(done.tokens) - 1, size, metadata)
     if entry["name"] == "thinkv":  # its kinds of thought are known to the engine alone; a plan takes the longest kept
-        assert held(plan, True) >= held(done.ledger, True)
+        assert plan.packed_bytes_mean >= done.ledger.packed_bytes_mean
     else:
         assert plan == done.ledger
 
@@ -91,9 +92,37 @@ def test_host_memory_counts_where_it_is_asked_for() -> None:
     policy = parse_policy({"name": "hierarchy", "hbm": 0.2, "evict": 0, "every": 8, "recent": 8})
     device, everything = (Planner(SHAPE, "float32", LENGTHS, host).share(policy) for host in (False, True))
     assert device < 0.9 < 1.0 < everything
-    plan = planned(policy, 40, 50, SHAPE.sizes(policy, "float32"), 0)
-    assert held(plan, True) - held(plan, False) == pytest.approx(plan.ddr_bytes_mean)
-    assert plan.ddr_bytes_mean > 0
+
+
+def test_metadata_are_those_of_the_tokens_held() -> None:
+    """Their mean follows from the bytes of the tiers."""
+    assert SHAPE is not None
+    policy = parse_policy({"name": "hierarchy", "hbm": 0.2, "packed": 0.3, "evict": 0, "every": 8, "recent": 8})
+    size, metadata = SHAPE.sizes(policy, "float32"), metadata_token_bytes(policy, SHAPE, "float32")
+    ledger = planned(policy, 40, 50, size, metadata)
+    found = mean_bytes(ledger.hbm_bytes_mean, ledger.ddr_bytes_mean, ledger.packed_bytes_mean, size, metadata)
+    assert found.beside == pytest.approx(metadata * ledger.full_bytes_mean / size.token)
+    assert found.counted(True) - found.counted(False) == pytest.approx(ledger.ddr_bytes_mean)
+    assert 0 < found.beside < ledger.metadata_bytes_peak
+
+
+TIERS = {"name": "hierarchy", "hbm": 0.05, "packed": "rest", "every": 8, "recent": 4, "pin_prompt": False}
+
+
+def test_tiers_evict_only_what_they_must() -> None:
+    assert SHAPE is not None
+    planner = Planner(SHAPE, "float32", LENGTHS, True)
+    roomy, tight = (planner.fit({**TIERS, "packed_bits": bits}, "tiers", 0.35) for bits in (2, 8))
+    assert isinstance(roomy, Fitted)
+    assert isinstance(tight, Fitted)
+    assert roomy.entry["evict"] == 0
+    assert roomy.entry["hbm"] > 0.05
+    assert (tight.entry["hbm"], tight.entry["packed"]) == (0.05, 0.95)
+    assert 0 < tight.entry["evict"] < 0.5
+    for fitted in (roomy, tight):
+        assert 0.33 < fitted.share <= 0.35 * (1 - MARGIN)
+    less = {**tight.entry, "evict": round(tight.entry["evict"] - 0.01, 3)}
+    assert planner.share(parse_policy(less)) > 0.35 * (1 - MARGIN)
 
 
 def test_a_group_that_does_not_divide_the_head_is_no_policy() -> None:

@@ -7,28 +7,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jobs.search.fitting import fill
 from jobs.search.rivals import EXAMPLES, RIVALS, fitted_knob, open_entries
-from jobs.search.space import CHOICES, narrowed, propose
+from jobs.search.space import CHOICES, Proposal, narrowed, propose
 from tiercache.catalog import PRESETS, SIGNALS
 from tiercache.errors import PolicyError, SpecError
 from tiercache.policy import KNOBS, Policy, parse_policy
 
 
-def filled(entry: Any, knob: str, share: float) -> dict[str, Any]:
-    rest = {"packed": round(1 - share, 3)} if entry.get("packed") == "rest" else {}
-    return {**entry, **rest, knob: {"bytes": share} if knob == "budget" else share}
+def filled(proposal: Proposal, size: float) -> dict[str, Any]:
+    """Its fitted knob at a share of its range: for tiers, evicting below a half."""
+    if proposal.fit == "budget":
+        return fill(proposal.entry, "budget", max(1, round(1000 * size)))
+    least, packed = float(proposal.entry["hbm"]), proposal.entry["packed"]
+    most = 1.0 if packed == "rest" else 1.0 - packed
+    hbm = least if size < 0.5 else least + (most - least) * (2 * size - 1)
+    entry = fill({**proposal.entry, "evict": 0.0}, "hbm", round(1000 * hbm))
+    return fill(entry, "evict", round(2000 * size)) if size < 0.5 else entry
 
 
 @settings(max_examples=400, deadline=None)
 @given(st.randoms(use_true_random=False), st.booleans(), st.integers(1, 999))
 def test_every_proposal_is_a_policy(rng: random.Random, host_counts: bool, size: int) -> None:
     proposal = propose(lambda _, values: rng.choice(values), CHOICES, host_counts)
-    room = 1.0 if proposal.entry.get("packed") == "rest" else 1.0 - float(proposal.entry.get("packed", 0.0))
-    share = size / 1000 if proposal.fit == "budget" else round(size / 1000 * room, 3)
-    policy = parse_policy(filled(proposal.entry, proposal.fit, share))
-    if host_counts and proposal.fit == "hbm":
+    policy = parse_policy(filled(proposal, size / 1000))
+    if host_counts and proposal.fit == "tiers":
         assert policy.placement.hbm + policy.placement.packed == pytest.approx(1)  # nothing lies on the host
-    assert policy.acts or share == 1
 
 
 def test_all_of_the_space_is_reached() -> None:
@@ -42,7 +46,7 @@ def test_all_of_the_space_is_reached() -> None:
     policies = list[Policy]()
     for host_counts in [True, False] * 400:
         proposal = propose(draw, CHOICES, host_counts)
-        policies.append(parse_policy(filled(proposal.entry, proposal.fit, 0.0 if proposal.fit == "hbm" else 0.5)))
+        policies.append(parse_policy(filled(proposal, 0.4)))
     assert {knob: set(values) for knob, values in CHOICES.items()} == seen
     assert {policy.scorer.scorer for policy in policies} == set(CHOICES["scorer"])
     assert len({repr(policy.config()) for policy in policies}) > 500
@@ -58,8 +62,8 @@ def test_all_of_the_space_is_reached() -> None:
         ({"scorer": []}, "empty"),
         ({"packed_bits": [3]}, "packed_bits"),
         ({"every": [-1]}, "every"),
-        ({"evict": [2.0]}, "evict"),
-        ({"evict": ["much"]}, "evict"),
+        ({"hbm": [2.0]}, "hbm"),
+        ({"hbm": ["much"]}, "hbm"),
         ({"recent": [0]}, "recent"),
         ({"kind": ["levels"]}, "kind"),
         ({"window": [[8]]}, "window"),
