@@ -154,31 +154,34 @@ class Tab:
 
     def filters(self) -> Iterator[tuple[str, Timing]]:
         """Turn each control of the page to its next value, one after the other, and time the page's answer."""
-        page, main = self.page, "[data-testid=stMain]"
-        for index in range(page.locator(f"{main} [data-testid=stSelectbox]").count()):
-            box = page.locator(f"{main} [data-testid=stSelectbox]").nth(index)
-            if not box.count() or not box.is_visible():
-                continue  # an earlier choice took it away
+        page, main = self.page, self.page.locator("[data-testid=stMain]")
+        for box in self._each(main.locator("[data-testid=stSelectbox]")):
             label = box.locator("label").first.inner_text()
             box.locator("input").click()
+            options = page.locator("[role=listbox] [role=option]")
+            options.first.wait_for()
             page.keyboard.press("ArrowDown")
-            if time_taken := self.timed(lambda: page.keyboard.press("Enter")):
-                yield label, time_taken
+            timing = self.timed(lambda: page.keyboard.press("Enter")) if options.count() > 1 else None
+            if timing:
+                yield label, timing
             else:
                 page.keyboard.press("Escape")
-        for index in range(page.locator(f"{main} [data-testid=stButtonGroup] button").count()):
-            button = page.locator(f"{main} [data-testid=stButtonGroup] button").nth(index)
-            if button.count() and (time_taken := self.timed(button.click)):
-                yield f"view {button.inner_text()}", time_taken
-        for index in range(page.locator(f"{main} [data-testid=stTextInput] input").count()):
-            field_ = page.locator(f"{main} [data-testid=stTextInput]").nth(index)
-            if not field_.count():
-                continue
-            label = field_.locator("label").first.inner_text()
-            field_.locator("input").press("End")
-            field_.locator("input").press_sequentially("1")
-            if time_taken := self.timed(lambda: page.keyboard.press("Enter")):
-                yield label, time_taken
+        for button in self._each(main.locator("[data-testid=stButtonGroup] button")):
+            if "Active" not in (button.get_attribute("kind") or "") and (timing := self.timed(button.click)):
+                yield f"view {button.inner_text()}", timing
+        for box in self._each(main.locator("[data-testid=stTextInput]")):
+            label = box.locator("label").first.inner_text()
+            box.locator("input").press("End")
+            box.locator("input").press_sequentially("1")
+            if timing := self.timed(lambda: page.keyboard.press("Enter")):
+                yield label, timing
+
+    @staticmethod
+    def _each(found: Any) -> Iterator[Any]:
+        """One after the other; a choice may take away those that come after it."""
+        for index in range(found.count()):
+            if index < found.count() and found.nth(index).is_visible():
+                yield found.nth(index)
 
     def close(self) -> None:
         self.page.close()

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import plotly.graph_objects as go
 
 from dashboard.colours import Look
-from dashboard.drawing import FAINT, error_bars, finished, marker, say
+from dashboard.drawing import FAINT, finished, say
+from dashboard.marks import Mark, add_marks
 from dashboard.wording import hover, human_bytes, percent, plain
 from jobs.advice import Answer, Candidate, Share
 
@@ -22,23 +23,26 @@ def losses(found: Answer, looks: Mapping[str, Look]) -> go.Figure:
     """
     figure = go.Figure()
     shown = [each for each in found.candidates if each.margin is not None and each.size.share is not None]
-    presets: set[str] = set()
+    marks = []
     for each in shown:
         assert each.margin is not None
-        margin, look = each.margin, looks[each.cell.policy]
-        figure.add_scatter(
-            x=[each.size.share],
-            y=[margin.difference],
-            error_y=error_bars([margin.high - margin.difference], [margin.difference - margin.low], look.colour),
-            mode="markers",
-            marker=marker(look, hollow=each.verdict not in ("holds", "loses more")),
-            name=plain(each.cell.policy_name),
-            legendgroup=each.cell.policy_name,
-            showlegend=each.cell.policy_name not in presets,
-            cliponaxis=False,
-            hovertemplate=hover(_told(each)),
+        assert each.size.share is not None
+        margin = each.margin
+        marks.append(
+            Mark(
+                x=each.size.share,
+                y=margin.difference,
+                above=margin.high - margin.difference,
+                below=margin.difference - margin.low,
+                look=looks[each.cell.policy],
+                preset=each.cell.policy_name,
+                name=plain(each.cell.policy_name),
+                told=hover(_told(each)),
+                hollow=each.verdict not in ("holds", "loses more"),
+            )
         )
-        presets.add(each.cell.policy_name)
+    add_marks(figure, marks, together=True)
+    figure.update_traces(cliponaxis=False)
     if not shown:
         say(figure, "No policy was compared with a full cache here")
     lines = [

@@ -178,7 +178,9 @@ def _facts(chosen: Capacity, rows: int) -> None:
 def _warnings(chosen: Capacity, rows: int) -> None:
     longest = chosen.shape.max_context
     if chosen.weights is not None and chosen.weights > chosen.usable:
-        st.warning("The weights alone don't fit this GPU, and a model isn't split over GPUs.")
+        st.warning(
+            "The weights alone don't fit this GPU. A sweep would give such a model several; this page plans one."
+        )
     elif chosen.most_rows is not None and rows > chosen.most_rows:
         st.warning(f"{rows:,} rows don't fit; the tokens/s are those of a larger GPU of this speed.")
     if longest is not None and chosen.context > longest:

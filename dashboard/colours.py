@@ -1,6 +1,6 @@
 """One colour and one marker a policy, the same on every page and under every filter.
 
-The hue and the marker say which preset it is, the lightness which of its settings. Luminance stays within a band in which
+The hue and the marker say which preset it is, the lightness which of its settings. Luminance stays in a band in which
 a mark has a contrast of 3:1 to the white of the light theme and to the black of the dark one.
 """
 

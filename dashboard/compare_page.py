@@ -67,8 +67,15 @@ def _view() -> str:
     """Ask which question to answer. Only what is looked at is computed."""
     wanted = remembered("view")
     start = wanted if wanted in VIEWS else "overview"
+    # The key: without one the widget would be another as soon as the URL, its default, has changed.
     chosen = st.segmented_control(
-        "View", list(VIEWS), default=start, required=True, format_func=VIEWS.__getitem__, label_visibility="collapsed"
+        "View",
+        list(VIEWS),
+        default=start,
+        required=True,
+        format_func=VIEWS.__getitem__,
+        label_visibility="collapsed",
+        key="choose view",
     )
     remember("view", chosen)
     return chosen or start

@@ -7,14 +7,20 @@ from collections.abc import Mapping, Sequence
 import streamlit as st
 
 from dashboard import curves, data, figures, forest, grids
-from dashboard.choices import choose, remember, remembered
+from dashboard.choices import choice_key, choose, remember, remembered
 from dashboard.colours import Look
 from dashboard.downloads import downloads
 from dashboard.drawing import FULL
+from dashboard.limits import GLANCE, LISTED, MARKED, limited
 from dashboard.show import show
 from dashboard.tables import list_height
 from db.queries import CellSummary, PairedDelta
 
+PAIRED = (
+    "Paired: each policy and the baseline on the same problem and repeat, both judged (a failed sample pairs with "
+    "nothing). Gained is right only here, lost right only with the baseline. Intervals are Agresti and Min's, with "
+    "part marks the normal one; hollow: the interval holds zero. They aren't corrected for their number."
+)
 AXES = {"bytes": "bytes per sequence", "share": "share of the full cache"}
 
 
@@ -22,17 +28,21 @@ def overview(cells: list[CellSummary], look: Mapping[str, Look]) -> None:
     """Accuracy against memory and throughput, what became of the samples, and where the bytes lie."""
     with st.columns(3)[0]:
         axis = choose("Memory axis", list(AXES), "axis", AXES.__getitem__)
+    marked, too_many_marks = limited(cells, MARKED, "The upper charts show")
+    listed, too_many_rows = limited(cells, GLANCE, "The lower charts show")
     rows = (
         (
-            figures.accuracy_against_memory(cells, look, "share" if axis == "share" else "bytes"),
-            figures.accuracy_against_throughput(cells, look),
+            figures.accuracy_against_memory(marked, look, "share" if axis == "share" else "bytes"),
+            figures.accuracy_against_throughput(marked, look),
         ),
-        (figures.outcome_bars(cells), figures.memory_bars(cells)),
+        (figures.outcome_bars(listed), figures.memory_bars(listed)),
     )
-    for row in rows:
+    for row, shown in zip(rows, (marked, listed), strict=True):
         for column, figure in zip(st.columns(2, gap="medium"), row, strict=True):
-            show(figure, alt=figures.alt_text(figure, cells), name=figure.layout.title.text, place=column)
+            show(figure, alt=figures.alt_text(figure, shown), name=figure.layout.title.text, place=column)
     notes = [
+        *too_many_marks,
+        *too_many_rows,
         "Bytes are the ledger's logical KV bytes of one sequence, averaged over decode steps and samples.",
         "Ringed policies, joined by the dotted front, are beaten by no other on both accuracy and resident bytes; host "
         "memory isn't counted, nor is chance.",
@@ -64,11 +74,14 @@ def budget(source: data.Source, cells: list[CellSummary], look: Mapping[str, Loo
             "In colour",
             presets,
             default=asked or curves.first_in_colour(cells),
+            key=choice_key("colour", presets),
             help=f"At first the {curves.IN_COLOUR} that are most accurate on at most half of the full cache's bytes.",
         )
         remember("colour", ",".join(in_colour))
-    show(curves.budget_curves(cells, look, in_colour), alt=curves.in_words(cells), name="budget curves")
-    notes = ["A line turns one setting only, named when pointed at; a wide pale stretch is its steepest fall."]
+    marked, too_many = limited(cells, MARKED, "The chart shows")
+    show(curves.budget_curves(marked, look, in_colour), alt=curves.in_words(marked), name="budget curves")
+    line = "A line turns one setting only, named when pointed at; a wide pale stretch is its steepest fall."
+    notes = [*too_many, line]
     if missing := sum(not curves.measured(cell) for cell in cells):
         notes.append(f"Policies without an accuracy or recorded bytes, missing from the chart: {missing}.")
     st.caption(" ".join(notes))
@@ -101,13 +114,10 @@ def paired(source: data.Source, cells: list[CellSummary], look: Mapping[str, Loo
         key = choose("Baseline", list(by_key), "baseline", lambda each: f"{by_key[each].policy} [{each[:6]}]")
     baseline = by_key[key]
     deltas = deltas_from(source, baseline, cells)
-    figure = forest.paired_differences(cells, deltas, look, baseline)
-    show(figure, alt=forest.in_words(cells, deltas, baseline), name="paired differences")
-    st.caption(
-        "Paired: each policy and the baseline on the same problem and repeat, both judged (a failed sample pairs with "
-        "nothing). Gained is right only here, lost right only with the baseline. Intervals are Agresti and Min's, with "
-        "part marks the normal one; hollow: the interval holds zero. They aren't corrected for their number."
-    )
+    listed, too_many = limited([cell for cell in cells if cell is not baseline], LISTED, "The chart shows")
+    figure = forest.paired_differences(listed, deltas, look, baseline)
+    show(figure, alt=forest.in_words(listed, deltas, baseline), name="paired differences")
+    st.caption(" ".join([*too_many, PAIRED]))
 
 
 def hierarchy(source: data.Source, cells: list[CellSummary], sweep_ids: tuple[str, ...]) -> None:

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 
 from dashboard.colours import Look
 from dashboard.drawing import FAINT, FULL, error_bars, finished, list_rows, marker, require_one_protocol, say
+from dashboard.marks import Mark, add_marks
 from dashboard.measures import Measure
 from dashboard.wording import hover, percent, plain, shortened
 from db.diagnostic_detail import LayerMeans
@@ -40,25 +41,28 @@ def against(
     """
     require_one_protocol(cells)
     figure = go.Figure()
-    presets: set[str] = set()
+    marks = []
     for cell in cells:
         value, x = measure.of(found.get(cell.fingerprint)), _across(cell, axis)
         if value is None or x is None:
             continue
         n = _count(counts, cell, measure)
-        figure.add_scatter(
-            x=[x],
-            y=[value],
-            mode="markers",
-            marker=marker(looks[cell.policy], hollow=n < FEW),
-            name=plain(cell.policy_name),
-            legendgroup=cell.policy_name,
-            showlegend=cell.policy_name not in presets,
-            cliponaxis=False,
-            hovertemplate=hover(_told(cell, measure, value, n)),
+        marks.append(
+            Mark(
+                x=x,
+                y=value,
+                above=0.0,
+                below=0.0,
+                look=looks[cell.policy],
+                preset=cell.policy_name,
+                name=plain(cell.policy_name),
+                told=hover(_told(cell, measure, value, n)),
+                hollow=n < FEW,
+            )
         )
-        presets.add(cell.policy_name)
-    if not presets:
+    add_marks(figure, marks, together=True)
+    figure.update_traces(cliponaxis=False, error_y={"visible": False})  # means without intervals
+    if not marks:
         say(figure, f"Not measured: {measure.needs}")
     floor = next((measure.of(found.get(cell.fingerprint)) for cell in cells if cell.policy_name == FULL), None)
     if floor is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ FULL = "full"
 PLOT_HEIGHT = 300
 TITLE_HEIGHT = 60
 LEGEND_ROW_HEIGHT = 20
+LETTER_WIDTH, AXIS_TITLE_WIDTH = 5.4, 44  # pixels, of a tick label and of what stands left of it
+MEASURED_LABELS = 24  # so many plotly may measure to set the margin
 ROW_HEIGHT = 26  # of a list of policies: clears a label of one line
 
 
@@ -93,6 +96,7 @@ def list_rows(figure: go.Figure, labels: Sequence[str]) -> int:
         range=[-0.6, max(len(labels), 1) - 0.4],
         tickvals=list(range(len(labels))),
         ticktext=shortened(labels),
+        ticklabeloverflow="allow",  # else plotly measures each label to hide what is cut off, and none is
     )
     return max(110, ROW_HEIGHT * len(labels))
 
@@ -132,4 +136,15 @@ def finished(
     figure.update_yaxes(gridcolor=GRID, zeroline=False, automargin=True)
     if top:
         figure.update_xaxes(side="top")
+        _long_list(figure)
     return figure
+
+
+def _long_list(figure: go.Figure) -> None:
+    """Give a long list its margins as numbers: finding them out, plotly draws it several times, which takes seconds."""
+    labels = figure.layout.yaxis.ticktext or ()
+    if len(labels) > MEASURED_LABELS:
+        widest = max(len(html.unescape(label)) for label in labels)
+        figure.update_xaxes(automargin=False)
+        figure.update_yaxes(automargin=False)
+        figure.update_layout(margin_l=AXIS_TITLE_WIDTH + round(LETTER_WIDTH * widest))

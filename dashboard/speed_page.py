@@ -80,8 +80,15 @@ def _part() -> str:
     """Ask what to look at. Only that is drawn."""
     wanted = remembered("part")
     start = wanted if wanted in PARTS else "bytes"
+    # The key: without one the widget would be another as soon as the URL, its default, has changed.
     chosen = st.segmented_control(
-        "Part", list(PARTS), default=start, required=True, format_func=PARTS.__getitem__, label_visibility="collapsed"
+        "Part",
+        list(PARTS),
+        default=start,
+        required=True,
+        format_func=PARTS.__getitem__,
+        label_visibility="collapsed",
+        key="choose part",
     )
     remember("part", chosen)
     return chosen or start

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 import streamlit as st
 
 from dashboard import data, roofline, speed_figures, tier_bytes, transfers
-from dashboard.choices import choose, remember, remembered
+from dashboard.choices import choice_key, choose, remember, remembered
 from dashboard.colours import Look
 from dashboard.drawing import FULL
+from dashboard.limits import LISTED, limited
 from dashboard.show import show
 from db.queries import CellSpeed, CellSummary, DeviceSpeed, TierMapInfo
 
@@ -23,9 +24,13 @@ def tiers(cells: list[CellSummary], speeds: Mapping[str, CellSpeed]) -> None:
     with st.columns(3)[0]:
         peak = choose("Bytes", list(PEAKS), "bytes", PEAKS.__getitem__) == "peak"
     which: tier_bytes.Which = "peak" if peak else "mean"
+    cells, too_many = limited(cells, LISTED, "The chart shows")
     figure = tier_bytes.tier_bars(cells, speeds, which)
     show(figure, alt=tier_bytes.bars_in_words(cells, speeds, which), name=f"{which} bytes by tier")
-    notes = ["Logical KV bytes of one sequence, counted by the ledger; below each bar what the full cache holds."]
+    notes = [
+        *too_many,
+        "Logical KV bytes of one sequence, counted by the ledger; below each bar what the full cache holds.",
+    ]
     missing = sum(tier_bytes.parts(cell, speeds.get(cell.fingerprint), which) is None for cell in cells)
     if peak:
         notes.append(
@@ -87,6 +92,7 @@ def _policies(found: Mapping[str, TierMapInfo]) -> list[str]:
         "Policies",
         list(found),
         default=(asked or usual[:4])[:MOST_PANELS],
+        key=choice_key("mapped by", list(found)),
         format_func=lambda key: f"{found[key].policy} [{key[:6]}]",
         max_selections=MOST_PANELS,
     )
@@ -95,12 +101,15 @@ def _policies(found: Mapping[str, TierMapInfo]) -> list[str]:
 
 
 def moves(cells: list[CellSummary], devices: list[DeviceSpeed]) -> None:
-    traffic = transfers.moved(devices)
+    cells, too_many = limited(cells, LISTED, "The chart shows")
+    kept = {cell.fingerprint for cell in cells}
+    traffic = transfers.moved([each for each in devices if each.fingerprint in kept])
     show(transfers.transfer_bars(cells, traffic), alt=transfers.transfers_in_words(cells, traffic), name="transfers")
     own = [traffic[cell.fingerprint] for cell in cells if cell.fingerprint in traffic]
     notes = [
+        *too_many,
         "Keys and values that events moved between device and host memory, over all shards of a cell and all of its "
-        "generated tokens. Reading the host's tier for attention isn't a move and isn't counted."
+        "generated tokens. Reading the host's tier for attention isn't a move and isn't counted.",
     ]
     if any(each.share is None for each in own):
         notes.append(
@@ -116,9 +125,13 @@ def latency(cells: list[CellSummary], speeds: Mapping[str, CellSpeed], look: Map
     with st.columns(3)[0]:
         first = choose("Time", list(MEASURES), "time", MEASURES.__getitem__) == "ttft"
     measure: speed_figures.Measure = "ttft" if first else "tpot"
+    cells, too_many = limited(cells, LISTED, "The chart shows")
     alt = speed_figures.latency_in_words(cells, speeds, measure)
     show(speed_figures.latency_spread(cells, speeds, look, measure), alt=alt, name=f"latency {measure}")
-    notes = ["Thick: half of the samples, thin: 90% of them; the mark is the median, the tick leaves 1% to its right."]
+    notes = [
+        *too_many,
+        "Thick: half of the samples, thin: 90% of them; the mark is the median, the tick leaves 1% to its right.",
+    ]
     if first:
         notes.append(
             "From the start of a sample's prefill to its first token: prompts that are prefilled together end "

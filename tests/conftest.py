@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -24,3 +25,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         file = item.path.relative_to(HERE)
         alone = any(file.is_relative_to(part) for part in WHOLE_MACHINE)
         item.add_marker(pytest.mark.xdist_group("whole machine" if alone else file.as_posix()))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Half characters, which some tests log on purpose, can't be sent from one process to another."""
+    report = yield
+    report.sections = [(name, text.encode("utf-8", "replace").decode()) for name, text in report.sections]
+    return report

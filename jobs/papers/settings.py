@@ -73,8 +73,16 @@ class Setting:
         verdicts = self.verdicts[cell.fingerprint]
         return {problem: [one.score for one in repeats.values()] for problem, repeats in verdicts.items()}
 
+    @cached_property
+    def _picked(self) -> dict[str, CellSummary | None]:
+        return {}
+
     def find(self, pick: Pick) -> CellSummary | None:
-        return choose(pick, [(cell, self.policy(cell)) for cell in self.cells])
+        """The cell that is meant, or None; each is looked for once, since claims and tables ask for the same ones."""
+        key = repr(pick)
+        if key not in self._picked:
+            self._picked[key] = choose(pick, [(cell, self.policy(cell)) for cell in self.cells])
+        return self._picked[key]
 
 
 def settings(

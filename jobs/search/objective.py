@@ -5,14 +5,14 @@ goes on where it stopped, and its samples are in every table.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from db.connection import open_engine
 from db.errors import DatabaseMissing
 from db.migrate import status
-from db.queries import list_samples
+from db.queries import list_samples, stored_generations
 from db.samples import SampleInfo
 from jobs.benchmarks.base import Benchmark
 from jobs.coordinator import PoolFactory, run_sweep
@@ -41,12 +41,14 @@ class Measured:
 
     samples   those that were judged, in the problems' order.
     expected  how many there are; fewer were judged where some failed.
+    outputs   by problem, the text that was written.
     size      bytes of a token in each form, and `metadata` beside each: with them means of the ledger become tokens.
     """
 
     fingerprint: str
     label: str
     samples: tuple[SampleInfo, ...]
+    outputs: Mapping[str, str] = field(repr=False)
     expected: int
     size: Sizes
     metadata: int
@@ -85,6 +87,11 @@ class Measured:
     def _sum(self, column: str) -> float:
         return sum(float(getattr(sample, column) or 0.0) for sample in self.samples)
 
+    def agreement(self, full: "Measured") -> float:
+        """How much of the full cache's answers these repeat before they depart from them: mean share of the length."""
+        shares = [_repeated(self.outputs[name], full.outputs[name]) for name in self.scores if name in full.outputs]
+        return sum(shares) / max(1, len(shares))
+
     def held(self, host_counts: bool) -> float:
         """Share of the full cache's bytes that counts against the budget."""
         return self.bytes.counted(host_counts)
@@ -92,6 +99,11 @@ class Measured:
 
 def _score(sample: SampleInfo) -> float:
     return sample.score if sample.score is not None else float(sample.outcome == "correct")
+
+
+def _repeated(output: str, full: str) -> float:
+    same = next((i for i, (ours, its) in enumerate(zip(output, full, strict=False)) if ours != its), None)
+    return (min(len(output), len(full)) if same is None else same) / max(1, len(full))
 
 
 Measure = Callable[[str, PartName, Sequence[Mapping[str, Any]]], list[Measured]]
@@ -139,7 +151,7 @@ class Stored:
         try:
             engine = open_engine(self.url, read_only=True)
         except DatabaseMissing:
-            return [self._measured(cell, ()) for cell in cells]
+            return [self._measured(cell, (), {}) for cell in cells]
         try:
             ready = status(engine) == "ready"
             found = []
@@ -147,16 +159,19 @@ class Stored:
                 wanted = {problem.id for problem in cell.benchmark.load()} if ready else set()
                 rows = list_samples(engine, cell.fingerprint, limit=ALL) if ready else []
                 kept = (row for row in rows if row.problem_id in wanted and row.repeat == 0 and row.outcome != "failed")
-                found.append(self._measured(cell, tuple(kept)))
+                texts = stored_generations(engine, cell.fingerprint) if ready else ()
+                outputs = {each.problem_id: each.output for each in texts if each.repeat == 0}
+                found.append(self._measured(cell, tuple(kept), outputs))
         finally:
             engine.dispose()
         return found
 
-    def _measured(self, cell: Cell, samples: tuple[SampleInfo, ...]) -> Measured:
+    @staticmethod
+    def _measured(cell: Cell, samples: tuple[SampleInfo, ...], outputs: Mapping[str, str]) -> Measured:
         shape, dtype = shape_of(cell.model), cell.model.dtype
         assert shape is not None, "checked when the file was read"
         size, metadata = shape.sizes(cell.policy, dtype), metadata_token_bytes(cell.policy, shape, dtype)
-        return Measured(cell.fingerprint, cell.policy.label, samples, cell.n, size, metadata)
+        return Measured(cell.fingerprint, cell.policy.label, samples, outputs, cell.n, size, metadata)
 
 
 class Computed(Stored):

@@ -7,7 +7,7 @@ from sqlalchemy import Engine
 
 from jobs.search.objective import Stored
 from jobs.search.spec import Search, load_benchmarks
-from jobs.search.study import Outcome, conduct
+from jobs.search.study import SLACK, Outcome, conduct
 from jobs.search.tables import accuracy, difference, held_out, p_text, percent, presets, space, text, trials
 from jobs.search.verdict import Verdict, judge
 from tiercache.errors import ModelError
@@ -92,7 +92,7 @@ def _setup(search: Search) -> str:
         f"{ours.stop - 1} are for searching, {later.start} to {later.stop - 1} are held out. Proposals by Optuna's "
         f"TPE, seed {search.seed}, {search.batch} at a time. The rule: among policies that kept to the budget, the "
         "best score on the search's problems; among equals the fewer bytes. Of each preset the best variant by the "
-        "same rule."
+        f"same rule; presets may exceed the budget by {SLACK:.0%} of it, which can only help them."
     )
 
 

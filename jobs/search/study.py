@@ -20,6 +20,9 @@ from tiercache.shapes import shape_of
 
 log = logging.getLogger(__name__)
 
+SLACK = (
+    0.05  # of the budget, by which presets may exceed it: their answers can be shorter than planned, and it helps them
+)
 FULL: dict[str, Any] = {"name": "full"}
 
 
@@ -62,10 +65,10 @@ def conduct(search: Search, measure: Measure) -> Outcome:
     assert shape is not None, "checked when the file was read"
     planner = Planner(shape, spec.dtype, full.lengths, search.budget.memory == "all")
     rivals = _rivals(search, planner, measure)
-    best = max((each.measured.accuracy for each in _ranked(rivals, search) if each.measured), default=0.0)
-    trials = _trials(search, planner, measure, best)
+    best = max((each.measured.accuracy for each in _ranked(rivals, search, SLACK) if each.measured), default=0.0)
+    trials = _trials(search, planner, measure, full, best)
     chosen = _ranked(trials, search)[: search.report.top]
-    best_rivals = _best_of_each(_ranked(rivals, search))
+    best_rivals = _best_of_each(_ranked(rivals, search, SLACK))
     entries = {each.label: each.entry for each in (*chosen, *best_rivals)}
     found = measure("held out", "report", [FULL, *entries.values()])
     held_out = {each.label: each for each in found}
@@ -80,13 +83,13 @@ def _rivals(search: Search, planner: Planner, measure: Measure) -> list[Tried]:
     return [with_result(each, by_label[each.label]) if each.state == "measured" else each for each in tried]
 
 
-def _ranked(tried: Sequence[Tried], search: Search) -> list[Tried]:
+def _ranked(tried: Sequence[Tried], search: Search, slack: float = 0.0) -> list[Tried]:
     """Those that really kept to the budget, best first; among equals the smaller, then the earlier."""
-    host = search.budget.memory == "all"
+    host, most = search.budget.memory == "all", search.budget.bytes * (1 + slack)
     fitting = [
         (-each.measured.accuracy, each.measured.held(host), index)
         for index, each in enumerate(tried)
-        if each.state == "measured" and each.measured and each.measured.held(host) <= search.budget.bytes
+        if each.state == "measured" and each.measured and each.measured.held(host) <= most
     ]
     return [tried[index] for _, _, index in sorted(fitting)]
 
@@ -99,12 +102,12 @@ def _best_of_each(ranked: Sequence[Tried]) -> list[Tried]:
     return list(found.values())
 
 
-def _trials(search: Search, planner: Planner, measure: Measure, best: float) -> list[Tried]:
+def _trials(search: Search, planner: Planner, measure: Measure, full: Measured, best: float) -> list[Tried]:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=search.seed))
-    rounds = Rounds(search, planner, study, best)
+    rounds = Rounds(search, planner, study, full, best)
     chooses = False
     done = number = 0
     while done < search.trials:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import Trial as Asked
 
-RANDOM, HITS = 16, 3  # trials drawn at random, and how many of them must have something right, before TPE chooses
+RANDOM = 16  # trials drawn at random before the sampler chooses; the same for any number of trials
 FRUITLESS = 100  # proposals in a row that give nothing to run, after which the space counts as exhausted
 
 State = Literal["measured", "screened", "incomplete", "too large", "impossible", "again"]
@@ -70,8 +70,8 @@ def with_result(tried: Tried, measured: Measured, screened: bool = False) -> Tri
 class Rounds:
     """Proposals and results in the order in which Optuna hears of them: the same for every run of a file."""
 
-    def __init__(self, search: Search, planner: Planner, study: "Study", best: float) -> None:
-        self.search, self.planner, self.study, self.best = search, planner, study, best
+    def __init__(self, search: Search, planner: Planner, study: "Study", full: Measured, best: float) -> None:
+        self.search, self.planner, self.study, self.full, self.best = search, planner, study, full, best
         self.tried: list[Tried] = []
         self._choices = search.choices()
         self._host_counts = search.budget.memory == "all"
@@ -81,9 +81,8 @@ class Rounds:
 
     @property
     def informed(self) -> bool:
-        """Whether there is anything to choose by: among trials without a right answer none is better than another."""
-        right = sum(each.complete and each.accuracy > 0 for each in self._known.values())
-        return len(self._known) >= RANDOM and right >= HITS
+        """Whether there is enough to choose by."""
+        return len(self._known) >= RANDOM
 
     def propose(self, wanted: int) -> dict[str, Mapping[str, Any]]:
         """New policies to run, by label. Those that need no run are told at once."""
@@ -134,14 +133,16 @@ class Rounds:
         self._asked = []
 
     def _finish(self, asked: "Asked", measured: Measured) -> None:
+        """The sampler is told the score; among equal ones, common at 0, agreement with the full cache decides."""
         if measured.complete:
-            self._tell(asked, measured.accuracy, measured.held(self._host_counts))
+            value = measured.accuracy + measured.agreement(self.full) / (2 * self.search.search.n)
+            self._tell(asked, value, measured.held(self._host_counts))
         else:
             self.study.tell(asked, state=_failed())
 
-    def _tell(self, asked: "Asked", accuracy: float, share: float) -> None:
+    def _tell(self, asked: "Asked", value: float, share: float) -> None:
         asked.set_constraint("bytes", share - self.search.budget.bytes)
-        self.study.tell(asked, accuracy)
+        self.study.tell(asked, value)
 
 
 def _failed() -> Any:

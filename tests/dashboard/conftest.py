@@ -78,7 +78,7 @@ def serve(
 
         def begin(kind: str) -> Any:
             if kind not in started:
-                url = kind if "://" in kind else database(kind)
+                url = kind if "/" in kind else database(kind)
                 started[kind] = stack.enter_context(browsing.served(url, logs / f"{len(started)}.log"))
             return started[kind]
 

@@ -50,18 +50,23 @@ def look(found):
     return looks([(each.cell.policy, each.cell.policy_name) for each in found.candidates])
 
 
+def symbols(trace):
+    found = trace.marker.symbol
+    return [found] if isinstance(found, str) else found
+
+
 def test_the_figure_has_a_mark_a_policy_and_both_limits(found, look):
     figure = losses(found, look)
     compared = [each for each in found.candidates if each.margin and each.size.share is not None]
-    assert [trace.y[0] for trace in figure.data] == [each.margin.difference for each in compared]
-    assert [trace.x[0] for trace in figure.data] == [each.size.share for each in compared]
+    drawn = {  # marks of one preset are one trace
+        (x, y): symbol for trace in figure.data for x, y, symbol in zip(trace.x, trace.y, symbols(trace), strict=True)
+    }
+    assert set(drawn) == {(each.size.share, each.margin.difference) for each in compared}
     loss, budget = figure.layout.shapes
     assert (loss.y0, budget.x0) == (-0.1, 0.6)
-    open_ones = [
-        trace for trace, each in zip(figure.data, compared, strict=True) if each.verdict in ("open", "too large")
-    ]
-    assert open_ones
-    assert all(trace.marker.symbol.endswith("-open") for trace in open_ones)
+    undecided = [each for each in compared if each.verdict in ("open", "too large")]
+    assert undecided
+    assert all(drawn[each.size.share, each.margin.difference].endswith("-open") for each in undecided)
     assert figure.layout.xaxis.title.text
     assert figure.layout.yaxis.title.text
     assert compared[0].cell.policy in in_words(found)

@@ -1,6 +1,7 @@
 """What the dashboard does while it is looked at: views, links, a sweep that runs, a choice that stays."""
 
 import dataclasses
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -37,6 +38,20 @@ def test_the_views_of_compare(tab, serve):
     for view, words in VIEWS.items():
         seen.visit(f"compare?view={view}")
         chart(seen, words)
+    assert seen.complaints == []
+
+
+@pytest.mark.parametrize(("path", "name"), [("compare", "view"), ("speed", "part")])
+def test_each_view_can_be_chosen_after_another(tab, serve, path, name):
+    seen = tab(serve("grid"))
+    seen.visit(path)
+    buttons = seen.page.locator("[data-testid=stButtonGroup]").first.locator("button")
+    chosen = []
+    for place in [*range(1, buttons.count()), 0, 1]:
+        assert seen.timed(buttons.nth(place).click) is not None
+        chosen.append(parse_qs(urlsplit(seen.page.url).query)[name][0])
+    assert len(set(chosen)) == buttons.count()
+    assert chosen[-1] == chosen[0], "a view chosen twice is the same one"
     assert seen.complaints == []
 
 

@@ -21,7 +21,7 @@ def tab(browsing, browser, serve, big):
     opened.close()
 
 
-@pytest.mark.parametrize("path", [page.path for page in PAGES])
+@pytest.mark.parametrize("path", [page.path for page in PAGES if page.needs_database])
 def test_a_page_and_its_filters_are_quick(tab, path):
     tab.complaints.clear()
     tab.visit(path)  # imports of the page's own

@@ -7,6 +7,7 @@ import pytest
 
 from dashboard import figures, forest
 from dashboard.colours import Look, looks
+from dashboard.limits import limited
 from dashboard.marks import Mark, add_marks
 from db.queries import PairedDelta
 
@@ -87,3 +88,34 @@ def test_a_chart_of_many_policies_has_few_traces(cells, count):
         drawn = [trace for trace in figure.data if trace.mode == "markers"]
         assert sum(len(trace.x) for trace in drawn) == count
         assert len(drawn) == (count if count == 5 else 3)
+
+
+def test_a_chart_keeps_the_full_cache_and_the_most_accurate_and_says_so(cells):
+    full, other = cells[0], cells[1]
+    many = [
+        *(
+            dataclasses.replace(other, fingerprint=f"f{i}", policy=f"h2o budget={i}", accuracy=i / 100)
+            for i in range(9)
+        ),
+        dataclasses.replace(other, fingerprint="no", policy="h2o none", accuracy=None),
+        dataclasses.replace(full, accuracy=0.01),
+    ]
+    shown, said = limited(many, 4, "The chart shows")
+    assert [cell.fingerprint for cell in shown] == ["f6", "f7", "f8", full.fingerprint]
+    (words,) = said
+    assert "the full cache and the most accurate others, 4 of 11 policies" in words
+    assert limited(many, 11, "The chart shows") == (many, [])
+    assert "full" not in limited(many[:-1], 4, "The chart shows")[1][0]
+    assert limited([], 4, "The chart shows") == ([], [])
+
+
+def test_a_long_list_has_its_margin_given(cells):
+    def margins(count):
+        many = [dataclasses.replace(cells[1], fingerprint=str(i), policy=f"h2o budget={i}") for i in range(count)]
+        layout = figures.outcome_bars(many).layout
+        return layout.yaxis.automargin, layout.margin.l
+
+    assert margins(10) == (True, 10)
+    automatic, left = margins(100)
+    assert automatic is False
+    assert 80 < left < 200  # room for "h2o budget=99" and the axis title

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,15 @@ def test_the_verdict(data: Data, url: str, computed: Make) -> None:
     strongest = verdict.strongest
     assert strongest is not None
     assert strongest.paired.baseline == max(outcome.held_out[each.label].accuracy for each in outcome.best_rivals)
+
+
+def test_agreement_is_the_part_of_the_answer_before_they_depart(search: Search, url: str, computed: Make) -> None:
+    measure, _ = computed(search, url)
+    (full,) = measure("a", "search", [{"name": "full"}])
+    name = next(iter(full.outputs))
+    other = replace(full, outputs={**full.outputs, name: full.outputs[name][:3] + "x"})
+    assert full.agreement(full) == 1
+    assert other.agreement(full) == pytest.approx(1 - (1 - 3 / len(full.outputs[name])) / len(full.samples))
 
 
 def test_no_trial_fits(data: Data, url: str, computed: Make) -> None:
