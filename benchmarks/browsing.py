@@ -157,11 +157,9 @@ class Tab:
         page, main = self.page, self.page.locator("[data-testid=stMain]")
         for box in self._each(main.locator("[data-testid=stSelectbox]")):
             label = box.locator("label").first.inner_text()
-            box.locator("input").click()
-            options = page.locator("[role=listbox] [role=option]")
-            options.first.wait_for()
+            choices = self._opened(box)
             page.keyboard.press("ArrowDown")
-            timing = self.timed(lambda: page.keyboard.press("Enter")) if options.count() > 1 else None
+            timing = self.timed(lambda: page.keyboard.press("Enter")) if choices > 1 else None
             if timing:
                 yield label, timing
             else:
@@ -175,6 +173,18 @@ class Tab:
             box.locator("input").press_sequentially("1")
             if timing := self.timed(lambda: page.keyboard.press("Enter")):
                 yield label, timing
+
+    def _opened(self, box: Any, attempts: int = 8) -> int:
+        """Open the list of a select box and return how many choices are in it, as far as they are drawn."""
+        options = self.page.locator("[role=listbox] [role=option]")
+        box.scroll_into_view_if_needed()
+        for _ in range(attempts):
+            self.page.wait_for_timeout(150)  # a list closes when the page moves, and scrolling takes a moment
+            box.locator("input").click()
+            self.page.wait_for_timeout(250)
+            if options.count():
+                return int(options.count())
+        raise TimeoutError(f"the list of {box.inner_text()!r} doesn't open")
 
     @staticmethod
     def _each(found: Any) -> Iterator[Any]:

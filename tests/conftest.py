@@ -24,7 +24,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         file = item.path.relative_to(HERE)
         alone = any(file.is_relative_to(part) for part in WHOLE_MACHINE)
-        item.add_marker(pytest.mark.xdist_group("whole machine" if alone else file.as_posix()))
+        browser = file.name.startswith("test_browser")  # the large store and its server are made once
+        group = "whole machine" if alone else "browser" if browser else file.as_posix()
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.hookimpl(wrapper=True)
