@@ -3,9 +3,10 @@
     python benchmarks/dashboard_speed.py [DATABASE] [--pages compare samples] [--turns 3] [--json out.json]
 
 Without DATABASE one of 2,000 cells and 200,000 samples is made first. Needs Chromium and playwright. A first paint is
-the time from opening a page until its script has ended and its tables and charts are drawn; a filter, from choosing a
-value until the same. Both are medians over the turns, the server having answered once before. `server` is the
-processor time of the server in it. Exit code 1 if a first paint takes over 2 s or a filter over 1 s.
+the time from opening a page until its title and the first of its tables or charts are seen; `all of it`, until the last
+one is drawn; a filter, from choosing a value until the same. All are medians over the turns, the server having answered
+once before. `server` is the processor time of the server in it. Exit code 1 if a first paint takes over 2 s or a filter
+over 1 s.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from browsing import CHROMIUM, Server, Tab, Timing, served
 from dashboard.pages import PAGES
 
 PAINT_S, FILTER_S = 2.0, 1.0
-PAINT = "first paint"
+PAINT, WHOLE = "first paint", "all of it"
 
 
 def measure(browser: Any, server: Server, path: str, turns: int) -> dict[str, list[Timing]]:
@@ -31,7 +32,9 @@ def measure(browser: Any, server: Server, path: str, turns: int) -> dict[str, li
     found: dict[str, list[Timing]] = {}
     tab = Tab.open(browser, server)
     for turn in range(turns + 1):
-        taken = [(PAINT, tab.visit(path)), *tab.filters()]
+        visit = tab.visit(path)
+        first = Timing(visit.first_s or visit.wall_s, visit.server_s)
+        taken = [(PAINT, first), (WHOLE, visit), *tab.filters()]
         for action, timing in taken if turn else ():  # the first turn warms the server up
             found.setdefault(action, []).append(timing)
     for complaint in sorted(set(tab.complaints)):
@@ -46,13 +49,17 @@ def rows(path: str, found: dict[str, list[Timing]]) -> list[dict[str, Any]]:
     for action, timings in found.items():
         wall = statistics.median(timing.wall_s for timing in timings)
         server = statistics.median(timing.server_s for timing in timings)
-        limit = PAINT_S if action == PAINT else FILTER_S
+        limit = {PAINT: PAINT_S, WHOLE: None}.get(action, FILTER_S)
         made.append({"page": path, "action": action, "wall_s": wall, "server_s": server, "limit_s": limit})
     return made
 
 
+def is_late(row: dict[str, Any]) -> bool:
+    return row["limit_s"] is not None and row["wall_s"] > row["limit_s"]
+
+
 def show(row: dict[str, Any]) -> None:
-    late = "" if row["wall_s"] <= row["limit_s"] else f"  over {row['limit_s']:g} s"
+    late = f"  over {row['limit_s']:g} s" if is_late(row) else ""
     times = f"{row['wall_s']:6.2f} s   server {row['server_s']:5.2f} s"
     print(f"{row['page']:12} {row['action'][:44]:44} {times}{late}", flush=True)
 
@@ -84,7 +91,7 @@ def main() -> None:
             browser.close()
     if asked.json:
         asked.json.write_text(json.dumps({"rows": made}, indent=1))
-    sys.exit(0 if all(row["wall_s"] <= row["limit_s"] for row in made) else 1)
+    sys.exit(1 if any(map(is_late, made)) else 0)
 
 
 if __name__ == "__main__":
