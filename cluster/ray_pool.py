@@ -10,9 +10,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from cluster.logs import environment
 from cluster.pool import WorkerOptions, first_line
 from cluster.work import Arrived, Ended, Event, LossKind, Lost, ModelFacts, Shard
-from cluster.worker import EngineWorker
+from cluster.worker import LoggedEngineWorker
 from tiercache.errors import ModelError, ResourceError, TierCacheError
 from tiercache.model_spec import ModelSpec
 
@@ -198,11 +199,12 @@ class RayPool:
         import ray
 
         o = self.options
-        actor = ray.remote(EngineWorker).options(
+        variables = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false", **environment()}
+        actor = ray.remote(LoggedEngineWorker).options(
             num_cpus=o.cpus,
             num_gpus=o.gpus,
             max_restarts=0,  # we replace actors ourselves, so that attempts are counted
-            runtime_env={"env_vars": {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}},
+            runtime_env={"env_vars": variables},
         )
         return actor.remote(o.model, o.device, o.max_batch, o.hbm_kv_budget, o.prefill_chunk, o.threads, o.gpus)
 

@@ -49,7 +49,7 @@ class Shard:
     """Samples of one cell that are decoded together: the unit that is handed out, and repeated when it is lost.
 
     With `diagnostics` each sample is measured against the full cache after the shard has run. `tier_maps`: keys of the
-    tasks of which is written down where their tokens lie.
+    tasks of which is written down where their tokens lie. `cell`: whose samples these are, for the logs.
     """
 
     id: str
@@ -59,6 +59,7 @@ class Shard:
     tasks: tuple[Task, ...]
     diagnostics: bool = False
     tier_maps: tuple[str, ...] = ()
+    cell: str = ""
 
 
 @dataclass(frozen=True)

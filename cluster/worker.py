@@ -1,13 +1,15 @@
 """The engine's host: a plain class. Ray turns it into an actor; tests call it directly."""
 
 import hashlib
+import logging
 import os
 import platform
 import socket
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from cluster.logs import configure, log_context
 from cluster.work import Diagnosed, Done, Item, Mapped, ModelFacts, Refused, Shard, ShardStats, Task
 from tiercache.errors import PolicyError, ResourceError, TierCacheError
 from tiercache.model_spec import ModelSpec
@@ -16,6 +18,8 @@ from tiercache.requests import Completion, Request
 if TYPE_CHECKING:
     from tiercache.diagnostics.map_recorder import MapRecorder
     from tiercache.diagnostics.trace import Recorder
+
+log = logging.getLogger(__name__)
 
 
 class EngineWorker:
@@ -70,6 +74,11 @@ class EngineWorker:
 
     def run(self, shard: Shard) -> Iterator[Item]:
         """Yields each sample as it ends, then what the shard cost, then tier maps and diagnostics if asked for."""
+        with log_context(cell=shard.cell, shard=shard.id, actor=f"{socket.gethostname()}:{os.getpid()}"):
+            log.info("%s: %d samples", shard.policy.name, len(shard.tasks))
+            yield from self._run(shard)
+
+    def _run(self, shard: Shard) -> Iterator[Item]:
         from tiercache.bandwidth import copy_bandwidth
         from tiercache.diagnostics.map_recorder import MapRecorder
         from tiercache.diagnostics.trace import Recorder
@@ -133,6 +142,14 @@ class EngineWorker:
         self.engine.check(request, shard.policy)
         prompts[task.key] = text
         return request
+
+
+class LoggedEngineWorker(EngineWorker):
+    """In a process of its own, whose logs its environment describes."""
+
+    def __init__(self, *args: Any) -> None:
+        configure()
+        super().__init__(*args)
 
 
 def _device(wanted: str, gpus: float) -> str:

@@ -55,7 +55,7 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    from jobs.logs import configure
+    from cluster.logs import configure
 
     configure()
 

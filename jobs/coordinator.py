@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Literal
 
 from cluster.allot import Demand, allot
+from cluster.logs import log_context
 from cluster.pool import Pool, WorkerOptions
 from cluster.preflight import ask_autoscaler, await_fitting, fitting, nodes, this_machine
 from cluster.session import session, starts_here
@@ -29,7 +30,6 @@ from db.writer import Writer
 from jobs.crew import Allot, Crew, Group, longest_first
 from jobs.foresight import foresee
 from jobs.grid import Cell, fingerprint
-from jobs.logs import log_context
 from jobs.progress import make_progress
 from jobs.sizing import largest, worker_gpus
 from jobs.spec import Sweep

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from cluster.logs import log_context
 from cluster.metrics import Metrics
 from cluster.work import Arrived, Diagnosed, Done, Ended, Event, Lost, Mapped, ModelFacts, Refused
 from db.rows import SampleRow
@@ -13,7 +14,6 @@ from db.writer import Writer
 from jobs.crew import Crew, Group
 from jobs.failures import GIVEN_UP
 from jobs.grid import Cell
-from jobs.logs import log_context
 from jobs.progress import Progress
 from jobs.results import cell_row, diagnostic_row, environment, failed_row, sample_row, shard_row, tier_map_row
 from jobs.spec import Sweep
@@ -141,7 +141,7 @@ class SweepRun:
 
     def _take(self, event: Event, group: Group, crew: Crew) -> None:
         shard, queue = event.shard, group.queue
-        cell = queue.cell_of(shard)
+        cell = shard.cell
         if isinstance(event, Arrived):
             item = event.item
             if isinstance(item, Done | Refused):

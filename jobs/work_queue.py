@@ -155,11 +155,8 @@ class WorkQueue:
             tasks=tuple(Task(s.key, s.problem.prompt, s.seed, s.problem.prefix) for s in group),
             diagnostics=self.diagnostics,
             tier_maps=tuple(s.key for s in group if (s.problem.id, s.repeat) in mapped),
+            cell=cell.fingerprint,
         )
-
-    def cell_of(self, shard: Shard) -> str:
-        """The fingerprint of the cell of a shard that is out."""
-        return self._cells[shard.id]
 
     def arrived(self, shard: Shard, key: str) -> Sample | None:
         """Takes one sample's result; None if it isn't owed (it has arrived before)."""

@@ -19,6 +19,7 @@ WHOLE_MACHINE = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of one file together: what a file's fixtures build is built once."""
     for item in items:

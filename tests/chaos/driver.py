@@ -29,7 +29,8 @@ class FakePool(RayPool):
 
 
 def pools(sweep: Sweep, cells: Sequence[Cell], samples: int) -> Pool:
-    options = WorkerOptions(model=cells[0].model, cpus=sweep.cluster.cpus_per_actor, gpus=coordinator._gpus(sweep))
+    gpus = coordinator._gpus(sweep, cells)
+    options = WorkerOptions(model=cells[0].model, cpus=sweep.cluster.cpus_per_actor, gpus=gpus)
     return FakePool(options, 0, sweep.cluster.stall_s)
 
 

@@ -1,11 +1,14 @@
 """The pool on a real Ray: streams results, replaces dead actors, loses nothing. The worker is the fake one."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster.fake import FakeWorker, Script
+from cluster.logs import log_context
 from cluster.pool import WorkerOptions
 from cluster.preflight import Node, default_gpus, fitting
 from cluster.ray_pool import RayPool
@@ -170,3 +173,19 @@ def test_gpus_are_taken_where_there_are_any_unless_the_sweep_says_cpu() -> None:
     assert default_gpus([Node(8, 1)], "auto") == 1
     assert default_gpus([Node(8, 1)], "cpu") == 0
     assert default_gpus([Node(8, 0)], "auto") == 0
+
+
+def test_an_actors_log_names_sweep_cell_and_shard(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERCACHE_LOG", "json")
+    monkeypatch.setenv("TIERCACHE_LOG_LEVEL", "info")
+    with log_context(sweep="demo-1"):
+        pool = RayPool(OPTIONS, 1)
+    try:
+        drain(pool, [replace(shard("s", "a"), sampling=Sampling(max_new_tokens=1), cell="c")])
+    finally:
+        pool.close()
+    files = Path(ray.get_runtime_context().worker.node.get_session_dir_path(), "logs").glob("worker-*.err")
+    lines = [json.loads(line) for file in files for line in file.read_text().splitlines() if line.startswith("{")]
+    found = [line for line in lines if line["logger"] == "cluster.worker"]
+    assert [(each["sweep"], each["cell"], each["shard"]) for each in found] == [("demo-1", "c", "s")]
+    assert found[0]["actor"].count(":") == 1

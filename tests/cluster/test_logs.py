@@ -2,6 +2,9 @@
 
 import json
 import logging
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.logs import FIELDS, OURS, JsonFormatter, TextFormatter, configure, log_context, mask
+from cluster.logs import FIELDS, OURS, JsonFormatter, TextFormatter, configure, environment, log_context, mask
 from tiercache.errors import SpecError
 
 log = logging.getLogger("jobs.something")
@@ -201,3 +204,14 @@ def test_a_lone_surrogate_is_written(capsys: pytest.CaptureFixture[str]) -> None
     configure(json=False)
     log.warning("a\ud800b")
     assert "ud800" in capsys.readouterr().err
+
+
+def test_a_process_that_is_started_logs_as_this_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERCACHE_LOG", "json")
+    monkeypatch.setenv("TIERCACHE_LOG_LEVEL", "info")
+    code = "import logging; from cluster.logs import *; configure(); logging.getLogger('cluster.x').info('there')"
+    with log_context(sweep="demo-1"):
+        given = {**os.environ, **environment()}
+        started = subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True, check=True)
+    line = json.loads(started.stderr)
+    assert (line["message"], line["level"], line["sweep"]) == ("there", "info", "demo-1")

@@ -3,6 +3,7 @@
     TIERCACHE_LOG        text (default) or json
     TIERCACHE_LOG_LEVEL  debug, info, warning (default) or error: of this project; other libraries stay at warning
 
+A worker on another machine logs as its driver does, to its own stderr, which Ray keeps in a file on that node.
 Passwords are masked in both forms. Control characters are escaped, so that a model's text can forge no line.
 """
 
@@ -14,7 +15,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from json import dumps
+from functools import cache
+from json import dumps, loads
 
 from tiercache.errors import SpecError
 from tiercache.strict import nearest
@@ -23,6 +25,9 @@ FORMS = ("text", "json")
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 FIELDS = ("sweep", "cell", "actor", "shard")
 OURS = ("tiercache", "cluster", "jobs", "db", "dashboard", "reasoner")
+
+CONTEXT = "TIERCACHE_LOG_CONTEXT"  # how a process tells those it starts what it works on
+PASSED_ON = ("TIERCACHE_LOG", "TIERCACHE_LOG_LEVEL")
 
 _context: ContextVar[Mapping[str, str]] = ContextVar("tiercache_log_context")  # unset: no fields
 
@@ -38,6 +43,12 @@ def log_context(
         yield
     finally:
         _context.reset(token)
+
+
+def environment() -> dict[str, str]:
+    """Variables under which another process logs as this one does, with the same context."""
+    given = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    return {**given, CONTEXT: dumps(dict(_context.get({})))}
 
 
 def configure(json: bool | None = None, level: str | None = None) -> None:
@@ -127,9 +138,16 @@ def _choice(name: str, value: str, allowed: Mapping[str, int] | tuple[str, ...])
     return lowered
 
 
+@cache
+def _inherited() -> Mapping[str, str]:
+    """What the process that started this one works on."""
+    found: Mapping[str, str] = loads(os.environ.get(CONTEXT) or "{}")
+    return found
+
+
 def _fields(record: logging.LogRecord) -> dict[str, str]:
     """Of the context; what a call gives as `extra` goes before it."""
-    context = _context.get({})
+    context = {**_inherited(), **_context.get({})}
     found = {name: getattr(record, name, None) or context.get(name) for name in FIELDS}
     return {name: mask(str(value)) for name, value in found.items() if value is not None}
 
