@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tiercache.placement import RowTiers, due_moves
+from tiercache.placement import RowTiers, due_moves, quiet_steps
 from tiercache.policy import Policy
 from tiercache.sizes import Sizes
 
@@ -44,24 +44,52 @@ class Footprint:
 @lru_cache(maxsize=4096)
 def footprint(policy: Policy, prompt: int, generated: int, size: Sizes | None = None) -> Footprint:
     """The footprint of a sequence that runs to this length. Without `size`, `fullest` is both peaks."""
-    row = RowTiers(prompt)
-    peak = ddr = packed = most = 0
-    fullest, sums = (0, 0), [0, 0, 0]
-    for step, tokens in enumerate([prompt, *[1] * generated]):
-        row.append(tokens)
-        before = row.hbm, row.packed
-        for move in due_moves(policy, row, size):
-            row.apply(move)
-        after = row.hbm, row.packed
-        for held in (before, after) if step else (after,):
-            peak = max(peak, held[0])
-            if size is not None and held[0] * size.token + size.packed_bytes(held[1]) > most:
-                most, fullest = held[0] * size.token + size.packed_bytes(held[1]), held
-        ddr, packed = max(ddr, row.ddr), max(packed, row.packed)
-        if step or not generated:
-            sums[0] += row.hbm
-            sums[1] += row.ddr
-            sums[2] += row.packed
+    row, most = RowTiers(prompt), _Most(size)
+    _append(row, prompt, policy, size)
+    most.see(row)
+    sums = [0, 0, 0] if generated else [row.hbm, row.ddr, row.packed]
+    left = generated
+    while left:
+        quiet = quiet_steps(policy, row)
+        quiet = left - 1 if quiet is None else min(quiet, left - 1)
+        sums[0] += quiet * row.hbm + quiet * (quiet + 1) // 2  # each step adds one
+        sums[1] += quiet * row.ddr
+        sums[2] += quiet * row.packed
+        most.see(row, quiet + 1)
+        _append(row, quiet + 1, policy, size)
+        most.see(row)
+        sums = [total + held for total, held in zip(sums, (row.hbm, row.ddr, row.packed), strict=True)]
+        left -= quiet + 1
     hbm_mean, ddr_mean, packed_mean = (total / max(1, generated) for total in sums)
-    fullest = fullest if size is not None else (peak, packed)
-    return Footprint(prompt, peak, hbm_mean, ddr, ddr_mean, packed, packed_mean, row.evicted, row.seen, fullest)
+    fullest = most.both if size is not None else (most.hbm, most.packed)
+    return Footprint(
+        prompt, most.hbm, hbm_mean, most.ddr, ddr_mean, most.packed, packed_mean, row.evicted, row.seen, fullest
+    )
+
+
+def _append(row: RowTiers, tokens: int, policy: Policy, size: Sizes | None) -> None:
+    """New tokens, and the event that may be due after the last of them."""
+    row.append(tokens)
+    for move in due_moves(policy, row, size):
+        row.apply(move)
+
+
+@dataclass
+class _Most:
+    """The most that each tier has held; `both`: T0 and T2 when they took the most bytes together."""
+
+    size: Sizes | None
+    hbm: int = 0
+    ddr: int = 0
+    packed: int = 0
+    both: tuple[int, int] = (0, 0)
+    bytes: int = 0
+
+    def see(self, row: RowTiers, more: int = 0) -> None:
+        """With so many more tokens in T0."""
+        hbm = row.hbm + more
+        self.hbm, self.ddr, self.packed = max(self.hbm, hbm), max(self.ddr, row.ddr), max(self.packed, row.packed)
+        if self.size is not None:
+            held = hbm * self.size.token + self.size.packed_bytes(row.packed)
+            if held > self.bytes:
+                self.bytes, self.both = held, (hbm, row.packed)

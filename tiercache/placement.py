@@ -166,6 +166,16 @@ def next_move(policy: Policy, row: RowTiers, size: Sizes | None = None) -> Move 
     return move
 
 
+def quiet_steps(policy: Policy, row: RowTiers) -> int | None:
+    """Tokens that can surely be appended before one after which a move may be due; None: no end of them."""
+    placement, every = policy.placement, policy.schedule.every
+    if not policy.acts:
+        return None
+    if placement.chunk is not None or placement.segment is not None:
+        return 0
+    return every - 1 - row.generated % every if every else None
+
+
 def _whole(tokens: float, window: int) -> int:
     """Whole windows of tokens, rounded down."""
     return math.floor(tokens / window + 1e-9) * window

@@ -80,6 +80,22 @@ def test_tiers_partition_the_seen_tokens_and_eviction_is_final(name: str, prompt
     assert found.prompt == prompt
 
 
+@settings(max_examples=120, deadline=None)
+@given(name=st.sampled_from(sorted(POLICIES)), prompt=st.integers(1, 90), generated=st.integers(0, 400))
+def test_a_footprint_is_what_the_trajectory_holds(name: str, prompt: int, generated: int) -> None:
+    """It doesn't look at the steps between events, one by one."""
+    policy = parse_policy(POLICIES[name])
+    first, *steps = trajectory(policy, prompt, generated)
+    found = footprint(policy, prompt, generated)
+    before = [row.hbm + 1 for row in [first, *steps][:-1]]
+    assert found.hbm_peak == max([first.hbm, *before, *(row.hbm for row in steps)])
+    assert found.ddr_peak == max(row.ddr for row in [first, *steps])
+    assert found.packed_peak == max(row.packed for row in [first, *steps])
+    for mean, tier in ((found.hbm_mean, "hbm"), (found.ddr_mean, "ddr"), (found.packed_mean, "packed")):
+        held = [getattr(row, tier) for row in steps or [first]]
+        assert mean == pytest.approx(sum(held) / len(held), abs=1e-9)
+
+
 def test_nothing_moves_between_events() -> None:
     policy = parse_policy({"name": "hierarchy", "hbm": 0.5, "evict": 0.1, "every": 16, "recent": 4})
     row = RowTiers(prompt=10)
