@@ -200,13 +200,11 @@ class RayPool:
 
         o = self.options
         variables = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false", **environment()}
-        actor = ray.remote(LoggedEngineWorker).options(
-            num_cpus=o.cpus,
-            num_gpus=o.gpus,
-            max_restarts=0,  # we replace actors ourselves, so that attempts are counted
-            runtime_env={"env_vars": variables},
+        # We replace actors ourselves, so that attempts are counted.
+        actor = ray.remote(LoggedEngineWorker).options(num_cpus=o.cpus, num_gpus=o.gpus, max_restarts=0)
+        return actor.remote(
+            variables, o.model, o.device, o.max_batch, o.hbm_kv_budget, o.prefill_chunk, o.threads, o.gpus
         )
-        return actor.remote(o.model, o.device, o.max_batch, o.hbm_kv_budget, o.prefill_chunk, o.threads, o.gpus)
 
 
 def _preempted(death: BaseException) -> bool:

@@ -6,7 +6,7 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cluster.logs import configure, log_context
@@ -145,9 +145,13 @@ class EngineWorker:
 
 
 class LoggedEngineWorker(EngineWorker):
-    """In a process of its own, whose logs its environment describes."""
+    """In a process of its own. `variables` of the environment say how it logs, and what torch reads as it loads.
 
-    def __init__(self, *args: Any) -> None:
+    Not as Ray's runtime environment: an actor with one can't take a process that Ray has started ahead.
+    """
+
+    def __init__(self, variables: Mapping[str, str], *args: Any) -> None:
+        os.environ.update(variables)
         configure()
         super().__init__(*args)
 
