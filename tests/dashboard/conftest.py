@@ -56,9 +56,9 @@ def browsing() -> ModuleType:
     return module
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(browsing: ModuleType) -> Iterator[Any]:
-    """Return one Chromium for all tests."""
+    """Return one Chromium for a file's tests. Not for all: an event loop runs in the main thread while it is open."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as driver:
