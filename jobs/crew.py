@@ -15,6 +15,7 @@ from jobs.work_queue import CellSamples, WorkQueue
 
 BALANCE_S = 5.0
 SOON_S = 0.5
+TIERED = 2.0  # by docs/performance.md; only the order of cells depends on it
 
 Allot = Callable[[Sequence[Demand]], list[int]]
 
@@ -52,7 +53,12 @@ class Group:
 
 def longest_first(cells: Sequence[CellSamples]) -> list[CellSamples]:
     """A long cell that begins last would run alone at the end. Cells that cost the same keep their order."""
-    return sorted(cells, key=lambda samples: -len(samples) * samples.cell.sampling.max_new_tokens)
+    return sorted(cells, key=lambda samples: -len(samples) * _cost(samples.cell))
+
+
+def _cost(cell: Cell) -> float:
+    """What a sample takes at most, in tokens of the full cache; two tiers take about twice the time of one."""
+    return cell.sampling.max_new_tokens * (TIERED if cell.policy.placement.tiered else 1.0)
 
 
 class Crew:

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 SPEC = """
 name: short
 models: [{id: reasoner, dtype: float64}]
-benchmarks: [{name: chain, n: 16, entries: [20, 24]}]
+benchmarks: [{name: chain, n: 16, entries: [12, 16]}]
 policies:
   - full
   - {name: h2o, budget: 0.5, pin_prompt: true}

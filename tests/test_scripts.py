@@ -1,24 +1,30 @@
 """The measuring scripts run, in their smallest form."""
 
+import io
 import json
-import subprocess
+import runpy
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
+from unittest.mock import patch
 
-ROOT = Path(__file__).parents[1]
+import torch
+
+SCRIPTS = Path(__file__).parents[1] / "benchmarks"
 
 
 def script(name: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, f"benchmarks/{name}.py", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    """Run it in this process, which has imported torch already; return what it prints."""
+    printed, threads, path = io.StringIO(), torch.get_num_threads(), str(SCRIPTS / f"{name}.py")
+    try:
+        with redirect_stdout(printed), patch.object(sys, "argv", [path, *arguments]):
+            with patch.object(sys, "path", [str(SCRIPTS), *sys.path]):
+                runpy.run_path(path, run_name="__main__")
+    except SystemExit as end:
+        assert not end.code, printed.getvalue()
+    finally:
+        torch.set_num_threads(threads)
+    return printed.getvalue()
 
 
 def test_engine_vs_generate(tmp_path: Path) -> None:
