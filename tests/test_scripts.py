@@ -15,15 +15,16 @@ SCRIPTS = Path(__file__).parents[1] / "benchmarks"
 
 def script(name: str, *arguments: str) -> str:
     """Run it in this process, which has imported torch already; return what it prints."""
-    printed, threads, path = io.StringIO(), torch.get_num_threads(), str(SCRIPTS / f"{name}.py")
-    try:
-        with redirect_stdout(printed), patch.object(sys, "argv", [path, *arguments]):
-            with patch.object(sys, "path", [str(SCRIPTS), *sys.path]):
-                runpy.run_path(path, run_name="__main__")
-    except SystemExit as end:
-        assert not end.code, printed.getvalue()
-    finally:
-        torch.set_num_threads(threads)
+    printed, threads, path, status = io.StringIO(), torch.get_num_threads(), str(SCRIPTS / f"{name}.py"), None
+    given, found = patch.object(sys, "argv", [path, *arguments]), patch.object(sys, "path", [str(SCRIPTS), *sys.path])
+    with redirect_stdout(printed), given, found:
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except SystemExit as end:
+            status = end.code
+        finally:
+            torch.set_num_threads(threads)
+    assert not status, printed.getvalue()
     return printed.getvalue()
 
 

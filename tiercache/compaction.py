@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tiercache.ranking import NOWHERE
 from tiercache.rope import Rope
-from tiercache.store import TierStore, empty_value, gather
+from tiercache.store import TierStore, empty_value, gather, neighbours
 
 
 def best(score: Tensor, pos: Tensor, counts: Tensor) -> Tensor:
@@ -33,8 +33,7 @@ def compact(
     """
     used, keep = keep.shape[-1], keep[..., settled:]
     count = int(keep.sum(-1).max())
-    # One slice where the rows are neighbours: indexing by a list copies.
-    chosen = slice(rows[0], rows[-1] + 1) if list(rows) == list(range(rows[0], rows[-1] + 1)) else list(rows)
+    chosen = neighbours(rows)
     pos = store.planes["pos"][:, chosen, :, settled:used]
     index = torch.where(keep, pos, NOWHERE).argsort(dim=-1)[..., :count]
     filled = keep.gather(-1, index)

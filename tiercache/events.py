@@ -1,7 +1,8 @@
 """A policy's events: which sequences are due, who leaves, and how it is done with the least copying.
 
-Three ways, by what a policy needs. One in, one out: the victim's slot waits for the next token and nothing is copied.
-Evictions of many rows without other tiers: all at once. Everything else: a row at a time.
+Four ways, by what a policy needs. One in, one out: the victim's slot waits for the next token and nothing is copied.
+Evictions of many rows without other tiers: all at once. Moves between tiers: some rows at once, so that what is copied
+meanwhile stays small beside the cache. Everything else: a row at a time.
 """
 
 from collections.abc import Sequence
@@ -14,12 +15,14 @@ from tiercache.ledger import Traffic
 from tiercache.placement import Move, due_moves, protected_intervals
 from tiercache.policy import Policy
 from tiercache.ragged import keep_mask
-from tiercache.ranking import NOWHERE, Ranker, RowFacts
+from tiercache.ranking import NOWHERE, Ranker, RowFacts, inside
 from tiercache.retier import move_thought, retier
 from tiercache.scorers import View
 from tiercache.sequence import CachedSequence
 from tiercache.sizes import Sizes
 from tiercache.store import Geometry, TierStore, empty_value
+
+AT_ONCE = 8  # this part of the running rows moves between tiers together
 
 
 class Events:
@@ -42,8 +45,9 @@ class Events:
         self.victims = torch.zeros(geometry.layers, 0, geometry.kv_heads, dtype=torch.long, device=self.hbm.device)
         self.positions = policy.storage.positions
         placement, scorer = policy.placement, self.scorer
-        by_row = placement.tiered or placement.chunk or placement.segment or placement.ragged
-        self._moves_together = not (by_row or scorer.remembers)
+        by_row = placement.chunk or placement.segment or placement.ragged or scorer.remembers
+        self._moves_together = not (by_row or placement.tiered)
+        self._retiers_together = placement.tiered and not by_row
         self._reuses_slots = (
             self._moves_together
             and not scorer.ordered  # a hole that is filled again would break the order
@@ -76,6 +80,7 @@ class Events:
         freed = False
         single: list[int] = []
         together: list[int] = []
+        between: list[tuple[int, Move]] = []
         for row in rows:
             tier = self.sequences[row].tiers
             segment = self.policy.placement.segment
@@ -87,6 +92,8 @@ class Events:
                     single.append(row)
                 elif self._moves_together:
                     together.append(row)
+                elif self._retiers_together:
+                    between.append((row, move))
                 else:
                     self._move(row, move)
                     freed = True
@@ -95,24 +102,37 @@ class Events:
             self._evict_together(together)
         if single:
             self._free_one(single)
-        return freed or bool(together)
+        step = max(1, len(self.sequences) // AT_ONCE)
+        for start in range(0, len(between), step):
+            self._retier(between[start : start + step])
+        return freed or bool(together or between)
 
     def _move(self, row: int, move: Move) -> None:
-        sequence = self.sequences[row]
-        tiers, spans = sequence.tiers, protected_intervals(self.policy.placement, sequence.tiers)
-        thoughts = tiers.thoughts
-        left = thoughts.left if thoughts.shrinking else move.candidates - move.evict
-        facts = RowFacts(row, sequence.seed, tiers.seen, tiers.prompt, spans, left)
+        """One row's event, before it is applied to the row's counts."""
         if self.policy.placement.segment is not None:
-            order = self.ranker.best_first(self.stores, facts) if move.evict else None
-            self._count(row, move_thought(self.stores, row, move, thoughts, order))
-            return
-        if self.policy.placement.ragged:
-            score, pos, protected = self.ranker.row_scores(self.stores, facts)
-            keep = keep_mask(score, pos, protected, tiers.live - move.evict, self.policy.placement)
+            order = self.ranker.best_first(self.stores, [self._facts(row, move)]) if move.evict else None
+            self._count(row, move_thought(self.stores, row, move, self.sequences[row].tiers.thoughts, order))
+        elif self.policy.placement.ragged:
+            found = self.ranker.row_scores(self.stores, [self._facts(row, move)])
+            score, pos, protected = (part.squeeze(1) for part in found)
+            keep = keep_mask(score, pos, protected, self.sequences[row].tiers.live - move.evict, self.policy.placement)
             compact(self.hbm, [row], keep.unsqueeze(1))
-            return
-        self._count(row, retier(self.stores, row, move, self.ranker.best_first(self.stores, facts), self._renumber))
+        else:
+            self._retier([(row, move)])
+
+    def _retier(self, moves: Sequence[tuple[int, Move]]) -> None:
+        rows = [row for row, _ in moves]
+        order = self.ranker.best_first(self.stores, [self._facts(row, move) for row, move in moves])
+        crossed = retier(self.stores, rows, [move for _, move in moves], order, self._renumber)
+        for row, counts in zip(rows, crossed, strict=True):
+            self._count(row, counts)
+
+    def _facts(self, row: int, move: Move) -> RowFacts:
+        sequence = self.sequences[row]
+        tiers, thoughts = sequence.tiers, sequence.tiers.thoughts
+        left = thoughts.left if thoughts.shrinking else move.candidates - move.evict
+        spans = protected_intervals(self.policy.placement, tiers)
+        return RowFacts(row, sequence.seed, tiers.seen, tiers.prompt, spans, left)
 
     def _evict_together(self, rows: list[int]) -> None:
         """The events of many rows that only evict, in one go; their counts are already what they will keep."""
@@ -122,7 +142,7 @@ class Events:
         planes = {name: self.hbm.planes[name][:, index, :, :used] for name in ("pos", *self.hbm.fields)}
         pos = planes["pos"]
         spans = [protected_intervals(self.policy.placement, self.sequences[row].tiers) for row in rows]
-        protected = self._protected(pos, spans)
+        protected = inside(pos, spans)
         score = self.ranker.score(self._view(planes, (pos >= 0) & ~protected, rows)).double()
         kept = torch.tensor([self.sequences[row].tiers.live for row in rows], device=pos.device).view(1, -1, 1)
         keep = best(score.masked_fill(protected, float("inf")), pos, kept)
@@ -137,7 +157,7 @@ class Events:
         pos = planes["pos"]
         everyone = list(range(total))
         spans = [protected_intervals(self.policy.placement, sequence.tiers) for sequence in self.sequences]
-        candidate = (pos >= 0) & ~self._protected(pos, spans)
+        candidate = (pos >= 0) & ~inside(pos, spans)
         score = self.ranker.score(self._view(planes, candidate, everyone))
         score = score.masked_fill(~candidate, float("inf"))
         lowest = candidate & (score == score.amin(-1, keepdim=True))
@@ -177,18 +197,6 @@ class Events:
             query_pos=places,
             scaling=self.geometry.head_dim**-0.5,
         )
-
-    @staticmethod
-    def _protected(pos: Tensor, spans: Sequence[Sequence[tuple[int, int]]]) -> Tensor:
-        """Which slots hold protected tokens; pos [layers, rows, kv_heads, slots], and each row's spans."""
-        width = max(len(row) for row in spans)
-        padded = [[*row, *[(0, 0)] * (width - len(row))] for row in spans]
-        edges = torch.tensor(padded, dtype=torch.int32, device=pos.device)  # [rows, width, 2]
-        result = torch.zeros_like(pos, dtype=torch.bool)
-        for i in range(width):
-            start, stop = edges[:, i, 0].view(1, -1, 1, 1), edges[:, i, 1].view(1, -1, 1, 1)
-            result |= (pos >= start) & (pos < stop)
-        return result
 
     def _count(self, row: int, crossed: list[list[int]]) -> None:
         """Books an event's moves between device (hbm, packed) and host (ddr) memory, metadata included."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from tiercache.policy import Policy
 from tiercache.rowstate import QueryWindow, RowState
 from tiercache.scorers.base import Facts, Scorer, View, reduce_scope
-from tiercache.store import TierStore, gather
+from tiercache.store import TierStore, empty_value, gather, neighbours
 
 NOWHERE = torch.iinfo(torch.int32).max  # sorts after every position
 Spans = Sequence[tuple[int, int]]
@@ -47,114 +47,119 @@ class Ranker:
         window = self.policy.placement.window
         return window_sums(score, view.pos, window) if window > 1 else score
 
-    def best_first(self, stores: Sequence[TierStore], facts: RowFacts) -> Tensor:
-        """Slots of one row over all stores, one after the other, best first: int64 [L, H, tokens].
+    def best_first(self, stores: Sequence[TierStore], facts: Sequence[RowFacts]) -> Tensor:
+        """Slots of some rows over all stores, one after the other, best first: int64 [L, R, H, slots].
 
-        Protected tokens come first. Among equals the newer is better, so that with all scores equal every policy keeps
-        the most recent, on every backend.
+        Protected tokens come first, free slots last. Among equals the newer is better, so that with all scores equal
+        every policy keeps the most recent, on every backend.
         """
         score, pos, protected = self.row_scores(stores, facts)
-        score = score.masked_fill(protected, float("inf"))
+        score = score.masked_fill(protected, float("inf")).masked_fill(pos < 0, float("-inf"))
         newest_first = pos.argsort(dim=-1, descending=True)
         ranked = score.gather(-1, newest_first).argsort(dim=-1, descending=True, stable=True)
         return newest_first.gather(-1, ranked)
 
     def row_scores(
-        self, stores: Sequence[TierStore], facts: RowFacts, event: bool = True
+        self, stores: Sequence[TierStore], facts: Sequence[RowFacts], event: bool = True
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores (float64), positions and protection of one row's slots, as they lie: each [L, H, slots].
+        """Scores (float64), positions and protection of some rows' slots, as they lie: each [L, R, H, slots].
 
-        Without an `event` the scorer remembers nothing of it: for those who only look.
+        Of each store there are as many slots as the row with the most uses. Without an `event` the scorer remembers
+        nothing of it: for those who only look.
         """
-        planes = self._tokens(stores, facts.row, stores[0].device)
+        planes = self._tokens(stores, [each.row for each in facts])
         pos = planes["pos"]
-        protected = inside(pos, facts.protected)
+        protected = inside(pos, [each.protected for each in facts])
         if not self._sorts:
-            return self._row_score(planes, protected, stores, facts, event), pos, protected
+            return self._scored(planes, protected, stores, facts, event), pos, protected
         order = torch.where(pos < 0, NOWHERE, pos).argsort(dim=-1)
         planes = {name: gather(plane, order) for name, plane in planes.items()}
-        score = self._row_score(planes, protected.gather(-1, order), stores, facts, event, order)
+        score = self._scored(planes, protected.gather(-1, order), stores, facts, event, order)
         return torch.empty_like(score).scatter_(-1, order, score), pos, protected
 
-    def _row_score(
+    def _scored(
         self,
         planes: dict[str, Tensor],
         protected: Tensor,
         stores: Sequence[TierStore],
-        facts: RowFacts,
+        facts: Sequence[RowFacts],
         event: bool,
         order: Tensor | None = None,
     ) -> Tensor:
         view = self._view(planes, ~protected & (planes["pos"] >= 0), facts)
         if self.scorer.remembers:
-            self._remember(view, stores if event else (), facts.row, order)
-        return self.score(view).squeeze(1).double()
+            self._remember(view, stores if event else (), [each.row for each in facts], order)
+        return self.score(view).double()
 
-    def _remember(self, view: View, stores: Sequence[TierStore], row: int, order: Tensor | None) -> None:
+    def _remember(self, view: View, stores: Sequence[TierStore], rows: Sequence[int], order: Tensor | None) -> None:
         """Writes what the scorer remembers into the view and, undoing the view's `order`, to where the tokens lie: in
         these stores, or nowhere."""
-        holding = [store for store in stores if store.extents[row]]
+        holding = [store for store in stores if store.used(rows)]
         for name, values in self.scorer.remember(view).items():
             view.fields[name].copy_(values)
             if not stores:
                 continue
-            plane = values.squeeze(1)
+            plane = values.masked_fill(view.pos < 0, empty_value(name))
             if order is not None:
                 plane = torch.empty_like(plane).scatter_(-1, order, plane)
-            parts = torch.split(plane, [store.extents[row] for store in holding], dim=-1)
+            parts = torch.split(plane, [store.used(rows) for store in holding], dim=-1)
             for store, part in zip(holding, parts, strict=True):
-                store.planes[name][:, row, :, : store.extents[row]] = part
+                store.planes[name][:, neighbours(rows), :, : store.used(rows)] = part.to(store.device)
 
     @property
     def _sorts(self) -> bool:
         return self.scorer.ordered or self.policy.storage.positions == "cache"
 
-    def _tokens(self, stores: Sequence[TierStore], row: int, device: torch.device) -> dict[str, Tensor]:
-        """Metadata, and where the scorer wants them keys and values, of all tiers: [L, H, tokens, ...]."""
-        metadata = ["pos", *stores[0].fields]
-        found = []
+    def _tokens(self, stores: Sequence[TierStore], rows: Sequence[int]) -> dict[str, Tensor]:
+        """Metadata, and where the scorer wants them keys and values, of all tiers: [L, R, H, slots, ...]."""
+        found, g = [], self.facts.geometry
         for store in stores:
-            extent = store.extents[row]
-            if not extent:
+            used = store.used(rows)
+            if not used:
                 continue
             if self.scorer.needs_keys:
-                shape = (self.facts.geometry.layers, self.facts.geometry.kv_heads, extent)
-                every = torch.arange(extent, device=store.device).expand(shape)
-                part = store.take(row, every)
+                every = torch.arange(used, device=store.device).expand(g.layers, len(rows), g.kv_heads, used)
+                part = store.take(rows, every)
             else:
-                part = {name: store.planes[name][:, row, :, :extent] for name in metadata}
-            found.append({name: plane.to(device) for name, plane in part.items()})
-        return {name: torch.cat([part[name] for part in found], dim=2) for name in found[0]}
+                names = ("pos", *stores[0].fields)
+                part = {name: store.planes[name][:, neighbours(rows), :, :used] for name in names}
+            found.append({name: plane.to(stores[0].device) for name, plane in part.items()})
+        return {name: torch.cat([part[name] for part in found], dim=3) for name in found[0]}
 
-    def _view(self, planes: dict[str, Tensor], candidate: Tensor, facts: RowFacts) -> View:
-        rows = slice(facts.row, facts.row + 1)
+    def _view(self, planes: dict[str, Tensor], candidate: Tensor, facts: Sequence[RowFacts]) -> View:
+        rows, device = neighbours([each.row for each in facts]), candidate.device
         queries, places = self.queries.read(rows) if self.queries else (None, None)
-        device = candidate.device
         keys = planes.get("k")
         if keys is not None and self.policy.storage.positions == "cache":
             assert self.facts.rope is not None, "checked when the cache was made"
-            keys = self.facts.rope.turn(keys, torch.arange(keys.shape[2], device=device))
+            keys = self.facts.rope.turn(keys, torch.arange(keys.shape[3], device=device))
+        seeds, seen, prompt = torch.tensor([[each.seed, each.seen, each.prompt] for each in facts], device=device).T
         return View(
-            pos=planes["pos"].unsqueeze(1),
-            fields={name: plane.unsqueeze(1) for name, plane in planes.items() if name not in ("k", "v", "pos")},
-            candidate=candidate.unsqueeze(1),
-            seeds=torch.tensor([facts.seed], device=device),
-            seen=torch.tensor([facts.seen], device=device),
-            prompt=torch.tensor([facts.prompt], device=device),
+            pos=planes["pos"],
+            fields={name: plane for name, plane in planes.items() if name not in ("k", "v", "pos")},
+            candidate=candidate,
+            seeds=seeds,
+            seen=seen,
+            prompt=prompt,
             state=self.state.rows(rows),
-            keys=None if keys is None else keys.unsqueeze(1),
-            values=None if keys is None else planes["v"].unsqueeze(1),
+            keys=keys,
+            values=planes.get("v"),
             queries=queries,
             query_pos=places,
-            keep=facts.keep,
+            keep=[each.keep for each in facts],
             scaling=self.facts.geometry.head_dim**-0.5,
         )
 
 
-def inside(pos: Tensor, spans: Spans) -> Tensor:
-    """Whether each position lies in one of the [start, stop) spans."""
+def inside(pos: Tensor, spans: Sequence[Spans]) -> Tensor:
+    """Which slots hold a token in one of its row's [start, stop) spans; pos [L, R, H, S], spans of each row."""
+    width = max(len(row) for row in spans)
+    edges = torch.tensor(
+        [[*row, *[(0, 0)] * (width - len(row))] for row in spans], dtype=torch.int32, device=pos.device
+    )
     result = torch.zeros_like(pos, dtype=torch.bool)
-    for start, stop in spans:
+    for i in range(width):
+        start, stop = edges[:, i, 0].view(1, -1, 1, 1), edges[:, i, 1].view(1, -1, 1, 1)
         result |= (pos >= start) & (pos < stop)
     return result
 

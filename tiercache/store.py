@@ -82,7 +82,7 @@ class TierStore:
         return payload_layout(self.ledger) if self.ledger else {}
 
     def _metadata_layout(self) -> Layout:
-        """What a free slot must have empty."""
+        """What a free slot has empty."""
         kept: Layout = {"kept": ((), torch.bool)} if self.ledger else {}
         return {"pos": ((), torch.int32), **{name: ((), dtype) for name, dtype in self.fields.items()}, **kept}
 
@@ -165,12 +165,12 @@ class TierStore:
 
     def clear(self, row: int, start: int, stop: int) -> None:
         """Empties slots [start, stop): positions and slot fields; keys and values may stay."""
-        for name in self._metadata_layout():
+        for name in self.metadata:
             self.planes[name][:, row, :, start:stop] = empty_value(name)
 
-    def used(self) -> int:
-        """Slots that any running row uses."""
-        return max(self.extents, default=0)
+    def used(self, rows: Sequence[int] | None = None) -> int:
+        """Slots that any running row uses, or any of these."""
+        return max(self.extents if rows is None else [self.extents[row] for row in rows], default=0)
 
     def views(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Keys and values of all layers for all running rows, each [rows, kv_heads, used, head_dim], as views."""
@@ -183,9 +183,10 @@ class TierStore:
         rows, used = self.rows, self.used()
         return self.planes["k"][layer, :rows, :, :used], self.planes["v"][layer, :rows, :, :used]
 
-    def take(self, row: int, index: Tensor) -> dict[str, Tensor]:
-        """Full-precision copies of a row's tokens: index [layers, kv_heads, n] -> planes [layers, kv_heads, n, ...]."""
-        return {name: gather(plane[:, row], index) for name, plane in self.planes.items()}
+    def take(self, rows: Sequence[int], index: Tensor) -> dict[str, Tensor]:
+        """Full-precision copies of rows' tokens: index [layers, len(rows), kv_heads, n] -> planes [..., n, ...]."""
+        chosen, used = neighbours(rows), self.used(rows)
+        return {name: gather(plane[:, chosen, :, :used], index) for name, plane in self.planes.items()}
 
     def admit(self, tokens: dict[str, Tensor]) -> dict[str, Tensor]:
         """Turns full-precision tokens into this store's own planes, on this store's device."""
@@ -197,6 +198,11 @@ class TierStore:
         """Bytes that the held tokens' keys and values really occupy, read off the planes themselves."""
         tokens = int((self.planes["pos"][:, : self.rows] >= 0).sum())  # over layers and KV heads
         return tokens * self._slot_bytes(self._content_layout())
+
+    @property
+    def metadata(self) -> tuple[str, ...]:
+        """Planes that a free slot has empty."""
+        return tuple(self._metadata_layout())
 
     def metadata_slot_bytes(self) -> int:
         """Bytes beside one slot's keys and values: position, slot fields and kept codes."""
@@ -248,8 +254,8 @@ class PackedStore(TierStore):
         view = {name: self.planes[name][layer, :rows, :, :used] for name in self._content_layout()}
         return self._unpack(view, "k"), self._unpack(view, "v")
 
-    def take(self, row: int, index: Tensor) -> dict[str, Tensor]:
-        tokens = super().take(row, index)
+    def take(self, rows: Sequence[int], index: Tensor) -> dict[str, Tensor]:
+        tokens = super().take(rows, index)
         full = {side: self._unpack(tokens, side) for side in ("k", "v")}
         if self.keeps:
             return {**tokens, **full, "kept": torch.ones_like(tokens["pos"], dtype=torch.bool)}
@@ -273,6 +279,12 @@ def payload_layout(formats: Mapping[str, Format]) -> Layout:
 
 def _rounded(slots: int) -> int:
     return -(-slots // QUANTUM) * QUANTUM
+
+
+def neighbours(rows: Sequence[int]) -> slice | list[int]:
+    """One slice where the rows lie one after the other: indexing by a list copies."""
+    first, last = rows[0], rows[-1] + 1
+    return slice(first, last) if list(rows) == list(range(first, last)) else list(rows)
 
 
 def empty_value(plane: str) -> int:

@@ -121,4 +121,4 @@ def shuffle(tiers: list[TierStore], window: int, counts: tuple[int, int, int], s
     draw = torch.rand(layers, heads, int(pos.max()) // window + 1, generator=g).argsort(-1)
     rank = draw.gather(-1, pos.long() // window) * window + pos % window
     kept = [count * window for count in counts]
-    retier(tiers, 0, Move(live, *kept, live - sum(kept)), rank.argsort(-1))
+    retier(tiers, [0], [Move(live, *kept, live - sum(kept))], rank.argsort(-1).unsqueeze(1))

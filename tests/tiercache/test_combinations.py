@@ -3,6 +3,7 @@
 import pytest
 from tiny import generate, loaded, prompts, requests
 
+from tiercache import events
 from tiercache.cache import TieredCache
 from tiercache.catalog import SIGNALS
 from tiercache.errors import PolicyError
@@ -46,7 +47,15 @@ def test_any_scorer_with_any_placement(scorer: str, placement: str, monkeypatch:
         settle(cache)
         cache.check()
 
+    retier, rows = events.retier, set()
+
+    def counted(stores: object, chosen: list[int], *more: object) -> object:
+        rows.add(len(chosen))
+        return retier(stores, chosen, *more)
+
     monkeypatch.setattr(TieredCache, "settle", checked)
+    monkeypatch.setattr(events, "AT_ONCE", 1)  # all rows that are due move between tiers together
+    monkeypatch.setattr(events, "retier", counted)
     batch = requests(prompts(21, 5, 13), new=16)
     policy = parse_policy(entry)
     together = generate(loaded("llama"), batch, policy)
@@ -55,3 +64,5 @@ def test_any_scorer_with_any_placement(scorer: str, placement: str, monkeypatch:
         assert alone.tokens == together[i].tokens
         assert alone.ledger == together[i].ledger
     assert together[0].ledger.evicted_tokens > 0
+    if placement in ("host", "quantised", "ledger") and scorer != "gkv":  # what remembers moves alone
+        assert max(rows) > 1, "rows moved together"

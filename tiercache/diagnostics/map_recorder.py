@@ -158,7 +158,7 @@ def importance_now(cache: TieredCache, row: int) -> NDArray[np.float32] | None:
         return None
     sequence.write_positions(cache.hbm, row)
     facts = RowFacts(row, sequence.seed, tiers.seen, tiers.prompt, spans, max(0, candidates))
-    score, pos, protected = cache.ranker.row_scores(cache.stores, facts, event=False)
+    score, pos, protected = cache.ranker.row_scores(cache.stores, [facts], event=False)
     ranked = (pos >= 0) & ~protected & score.isfinite()
     if not bool(ranked.any()):
         return None

@@ -120,7 +120,7 @@ def final_scores(
         stop = min(start + size, tiers.seen)
         others = ((0, start), (stop, tiers.seen))
         facts = RowFacts(0, seed, tiers.seen, tiers.prompt, others, (stop - start) // 2)
-        score, pos, _ = cache.ranker.row_scores(cache.stores, facts)
+        score, pos, _ = (part.squeeze(1) for part in cache.ranker.row_scores(cache.stores, [facts]))
         parts.append(score.gather(-1, pos.argsort(dim=-1))[..., start:stop])
     return torch.cat(parts, dim=-1).cpu()
 

@@ -40,7 +40,8 @@ class View:
     keys        [L, R, H, S, d], after RoPE; `values` too. Only for a scorer that `needs_keys`.
     queries     [L, R, Hq, w, d], after RoPE, the newest w (a ring: in no order); `query_pos` int64 [R, w] says where
                 each was, -1 for none. Only for a scorer with a `query_window`.
-    keep        how many candidates of each (layer, head) will survive, on average; -1 where it differs by row.
+    keep        how many candidates of each (layer, head) will survive, on average, for each row; empty where only
+                evictions are decided.
     scaling     what logits are multiplied by.
 
     For an `ordered` scorer slots are sorted by position; free slots, where heads keep different numbers, come last.
@@ -57,7 +58,7 @@ class View:
     values: Tensor | None = None
     queries: Tensor | None = None
     query_pos: Tensor | None = None
-    keep: int = -1
+    keep: Sequence[int] = ()
     scaling: float = 1.0
 
 

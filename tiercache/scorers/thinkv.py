@@ -63,7 +63,8 @@ class ThinKV(Scorer):
             place = torch.where(view.candidate[:, row], view.pos[:, row], 2**31 - 1).argsort(-1)[..., :count]
             keys = view.keys[:, row].to(self.wide)
             index = place.unsqueeze(-1).expand(-1, -1, -1, keys.shape[-1])
-            chosen = representatives(keys.gather(2, index).flatten(0, 1), view.keep).view(layers, heads, count)
+            keep = view.keep[row] if view.keep else 0
+            chosen = representatives(keys.gather(2, index).flatten(0, 1), keep).view(layers, heads, count)
             score[:, row].scatter_(-1, place, chosen.to(self.wide))
         return score
 
