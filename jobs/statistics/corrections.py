@@ -14,9 +14,11 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     wrong = [p for p in made if not 0 <= p <= 1]
     if wrong:
         raise StatisticsError(f"p_values: a p value lies in 0..1 (got {wrong[0]}).")
-    if not made:
-        return list(p_values)
-    from statsmodels.stats.multitest import multipletests
-
-    adjusted = iter(multipletests(made, method="holm")[1])
-    return [None if p is None else float(next(adjusted)) for p in p_values]
+    # statsmodels has this too, takes seconds to import, and collects garbage at each call: a page waits for this.
+    order = sorted(range(len(made)), key=made.__getitem__)
+    adjusted, most = [0.0] * len(made), 0.0
+    for place, index in enumerate(order):
+        most = max(most, min(1.0, (len(made) - place) * made[index]))
+        adjusted[index] = most
+    found = iter(adjusted)
+    return [None if p is None else next(found) for p in p_values]

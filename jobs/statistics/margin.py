@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import ceil, sqrt
 from statistics import NormalDist
 
+from jobs.statistics.corrections import holm
 from jobs.statistics.scores import StatisticsError
 
 Z_95 = 1.959963984540054
@@ -75,17 +76,8 @@ def against_margin(found: Differences, margin: float) -> Margin:
 
 def held(margins: Sequence[Margin]) -> list[tuple[float, float]]:
     """(p_holds, p_fails) of each, by Holm over all: to be read at `ONE_SIDED`."""
-    return list(zip(_holm([each.p_holds for each in margins]), _holm([each.p_fails for each in margins]), strict=True))
-
-
-def _holm(p_values: Sequence[float]) -> list[float]:
-    """As `corrections.holm`, without the seconds that its library takes to import: a page waits for this."""
-    order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    adjusted, most = [0.0] * len(p_values), 0.0
-    for place, index in enumerate(order):
-        most = max(most, min(1.0, (len(p_values) - place) * p_values[index]))
-        adjusted[index] = most
-    return adjusted
+    sides = ([each.p_holds for each in margins], [each.p_fails for each in margins])
+    return list(zip(*(holm(side) for side in sides), strict=True))
 
 
 def problems_to_decide(found: Differences, margin: float, tests: int = 1) -> int | None:

@@ -147,7 +147,8 @@ def test_bars_of_equal_labels_stay_apart(cells):
 
 def test_outcome_shares_sum_to_one(cells):
     figure = figures.outcome_bars(cells)
-    assert [sum(shares) for shares in zip(*(trace.x for trace in figure.data), strict=True)] == pytest.approx([1] * 9)
+    bars = [trace.x for trace in figure.data if trace.type == "bar"]
+    assert [sum(shares) for shares in zip(*bars, strict=True)] == pytest.approx([1] * 9)
 
 
 def test_labels_are_text_not_markup(cells):
