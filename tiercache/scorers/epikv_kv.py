@@ -2,11 +2,12 @@
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, unflatten
 
 from tiercache.catalog import hidden
 from tiercache.catalog.base import Signal
 from tiercache.scorers.base import Facts, Scorer, View
+from tiercache.store import gather
 
 EPSILON = 1e-6
 
@@ -37,10 +38,10 @@ class EpiKVCache(Scorer):
         if self.ordered:
             side = view.keys if self.kind == "kv-key" else view.values
             return torch.stack([self._rolling(*layer) for layer in zip(side, view.pos >= 0, strict=True)])
-        chunk = self._chunks(view)
-        score = torch.stack([self._lagged(*layer) for layer in zip(view.keys, chunk, strict=True)])
+        places = self._places(view)
+        score = torch.stack([self._lagged(*layer) for layer in zip(view.keys, places, strict=True)])
         if self.kind == "lag-kv":
-            score += torch.stack([self._lagged(*layer) for layer in zip(view.values, chunk, strict=True)])
+            score += torch.stack([self._lagged(*layer) for layer in zip(view.values, places, strict=True)])
         return score
 
     def _rolling(self, states: Tensor, used: Tensor) -> Tensor:
@@ -51,26 +52,30 @@ class EpiKVCache(Scorer):
         count = torch.arange(1, spread.shape[-1] + 1, device=spread.device).clamp_max(self.rolling)
         return padded.unfold(-1, self.rolling, 1).sum(-1) / count
 
-    def _chunks(self, view: View) -> Tensor:
-        """Chunk of each slot's token, from 1; 0 where the slot is free: int64 [L, R, H, S]."""
+    def _places(self, view: View) -> Tensor:
+        """Place of each slot's token on a line cut into chunks of `lag`, the first of which stays empty: it begins at
+        `lag`; 0 where the slot is free: int64 [L, R, H, S]."""
         prompt = view.prompt.view(1, -1, 1, 1)
         before = -(-prompt // self.lag)  # chunks that reach back over the prompt
-        chunk = (view.pos.long() - prompt) // self.lag + before + 1
-        return chunk.masked_fill(view.pos < 0, 0)
+        place = view.pos.long() - prompt + (before + 1) * self.lag
+        return place.masked_fill(view.pos < 0, 0)
 
-    def _lagged(self, states: Tensor, chunk: Tensor) -> Tensor:
-        """States [R, H, S, d], chunk [R, H, S] -> [R, H, S]."""
+    def _lagged(self, states: Tensor, place: Tensor) -> Tensor:
+        """States [R, H, S, d], place [R, H, S] -> [R, H, S]."""
         states = states.to(self.wide)
+        chunk = place // self.lag
         bins = int(chunk.max()) + 1
-        place = chunk.unsqueeze(-1).expand_as(states)
-        empty = states.new_empty(*states.shape[:2], bins, states.shape[-1])
-        low = empty.fill_(float("inf")).scatter_reduce(2, place, states, "amin")
-        high = empty.fill_(float("-inf")).scatter_reduce(2, place, states, "amax")
-        taken = torch.zeros(*chunk.shape[:2], bins, dtype=torch.long, device=chunk.device).scatter_(2, chunk, 1)
+        # Each chunk's tokens in a row of `lag`: where one is missing another of the chunk stands in for it.
+        slots = torch.arange(place.shape[-1], device=place.device).expand_as(place)
+        rows = slots.new_full((*place.shape[:2], bins * self.lag), -1).scatter_(2, place, slots)
+        rows = rows.view(*place.shape[:2], bins, self.lag)
+        some = rows.amax(-1, keepdim=True)
+        held = gather(states, torch.where(rows < 0, some, rows).clamp_min(0).flatten(2))
+        held = unflatten(held, 2, (bins, self.lag))
+        taken = (some.squeeze(-1) >= 0).long()
         taken[..., 0] = 0  # free slots
-        nearest = (taken * torch.arange(bins, device=chunk.device)).cummax(-1).values  # 0: none so far
+        nearest = (taken * torch.arange(bins, device=place.device)).cummax(-1).values  # 0: none so far
         reference = nearest.gather(2, (chunk - 1).clamp_min(0))
-        index = reference.unsqueeze(-1).expand_as(states)
-        low, high = low.gather(2, index), high.gather(2, index)
+        low, high = gather(held.amin(3), reference), gather(held.amax(3), reference)
         spread = ((states - low) / (high - low).clamp_min(EPSILON)).std(-1)
         return spread.masked_fill(reference == 0, 0)
