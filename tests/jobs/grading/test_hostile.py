@@ -88,11 +88,14 @@ def short_limit(monkeypatch: pytest.MonkeyPatch) -> float:
 @pytest.mark.parametrize(
     "bomb", [pytest.param(bomb, id=name, marks=[pytest.mark.slow] * (name in SLOW)) for name, bomb in BOMBS.items()]
 )
-def test_a_bomb_is_judged_in_time_and_the_next_answer_as_ever(bomb: str, short_limit: float) -> None:
+def test_a_bomb_is_judged_in_time_and_the_next_answer_as_ever(
+    bomb: str, short_limit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     start = time.monotonic()
     grade = grade_math(rf"So \boxed{{{bomb}}}.", "1", "eos")
     assert time.monotonic() - start < short_limit + SPARE_S
     assert grade.outcome in {"wrong", "no_answer"}
+    monkeypatch.undo()  # on a busy machine an easy answer can take half a second too
     assert grade_math("\\boxed{4\n+1}", "5", "eos").outcome == "correct"
 
 
