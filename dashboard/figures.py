@@ -99,8 +99,8 @@ def outcome_bars(cells: Sequence[CellSummary]) -> go.Figure:
     # One trace for all: a hundred annotations take plotly longer to draw than the bars.
     figure.add_scatter(
         y=places,
-        x=[1.015] * len(ordered),
-        text=["–" if cell.truncation_rate is None else percent(cell.truncation_rate, 0) for cell in ordered],
+        x=[1.0] * len(ordered),  # at the edge: beyond it nothing is drawn
+        text=["\u2002" + ("–" if c.truncation_rate is None else percent(c.truncation_rate, 0)) for c in ordered],
         hovertemplate=[hover([plain(cell.policy), "cut off by the token limit"]) for cell in ordered],
         mode="text",
         textposition="middle right",
