@@ -149,7 +149,7 @@ def test_outcome_shares_sum_to_one(cells):
     figure = figures.outcome_bars(cells)
     bars = [trace.x for trace in figure.data if trace.type == "bar"]
     assert [sum(shares) for shares in zip(*bars, strict=True)] == pytest.approx([1] * 9)
-    (beside,) = (trace for trace in figure.data if trace.mode == "text")
+    (beside,) = (trace for trace in figure.data if trace.type == "scatter")
     assert set(beside.x) == {figure.layout.xaxis.range[1]}, "plotly draws nothing that lies beyond the axis"
     assert len(beside.text) == 9
 
