@@ -272,6 +272,11 @@ def used(page):
         page.locator("[data-of$=outcomes][data-save=png]").click()
     assert saved.value.suggested_filename == "tiercache-g1-outcomes.png"
     assert saved.value.path().read_bytes()[:4] == b"\x89PNG"
-    assert page.evaluate("document.querySelector('.plot[id$=outcomes]').layout.paper_bgcolor") in ("#ffffff", "#171614")
+    ground = "document.querySelector('.plot[id$=outcomes]').layout.paper_bgcolor"
+    assert page.evaluate(ground) in ("#ffffff", "#171614")
     page.emulate_media(color_scheme="dark")
-    page.wait_for_function("document.querySelector('.plot[id$=outcomes]').layout.paper_bgcolor === '#171614'")
+    for _ in range(100):  # playwright's own waiting needs eval, which the page forbids
+        if page.evaluate(ground) == "#171614":
+            break
+        page.wait_for_timeout(50)
+    assert page.evaluate(ground) == "#171614"
