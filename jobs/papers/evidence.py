@@ -119,12 +119,12 @@ def _answers(claim: Claim, evidence: Sequence[Evidence]) -> Iterator[Answer]:
 
 
 def distinct_cells(evidence: Sequence[Evidence]) -> list[CellSummary]:
-    """Each cell once, in the order of coming, whichever sweeps share it; not those of tasks taken together."""
-    cells = {
-        cell.fingerprint: cell
-        for each in evidence
-        for setting in each.settings
-        if not setting.tasks
-        for cell in setting.cells
-    }
+    """Each cell once, in the order of coming, as the sweep with the most of its samples has it; not those of tasks taken
+    together."""
+    cells: dict[str, CellSummary] = {}
+    for each in evidence:
+        for cell in (cell for setting in each.settings if not setting.tasks for cell in setting.cells):
+            known = cells.get(cell.fingerprint)
+            if known is None or known.n < cell.n:
+                cells[cell.fingerprint] = cell
     return list(cells.values())
