@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 import torch._dynamo
-from tiny import FAMILIES, loaded, prompts, requests, tiny
+from tiny import FAMILIES, prompts, requests, tiny
 
 from tiercache import hf
 from tiercache.attention import fused_attention
@@ -127,7 +127,8 @@ def test_compiled_parts_give_the_same_tokens_and_serve_all_layers() -> None:
     if shutil.which("g++") is None:
         pytest.skip("torch's compiler needs a C++ compiler")
     batch = requests(prompts(9, 20, 14), new=8)
-    fresh = wrap(tiny.__wrapped__("qwen3"), None, torch.device("cpu"))  # what other tests have patched is called as it is
+    # What another test has patched would be called as it is.
+    fresh = wrap(tiny.__wrapped__("qwen3"), None, torch.device("cpu"))
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     done = [
