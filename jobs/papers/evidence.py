@@ -119,7 +119,7 @@ def _answers(claim: Claim, evidence: Sequence[Evidence]) -> Iterator[Answer]:
 
 
 def distinct_cells(evidence: Sequence[Evidence]) -> list[CellSummary]:
-    """Each cell once, in the order of coming, as the sweep with most of its samples has it; not tasks taken together."""
+    """Each cell once, in the order of coming, as the sweep with most of its samples has it; no tasks taken together."""
     cells: dict[str, CellSummary] = {}
     for each in evidence:
         for cell in (cell for setting in each.settings if not setting.tasks for cell in setting.cells):
