@@ -15,7 +15,7 @@ from jobs.work_queue import CellSamples, WorkQueue
 
 BALANCE_S = 5.0
 SOON_S = 0.5
-TIERED = 2.0  # by docs/performance.md; only the order of cells depends on it
+TIERED = 2.0  # seen on the embedded reasoner; larger models show less. Only the order of cells depends on it
 
 Allot = Callable[[Sequence[Demand]], list[int]]
 
@@ -57,7 +57,7 @@ def longest_first(cells: Sequence[CellSamples]) -> list[CellSamples]:
 
 
 def _cost(cell: Cell) -> float:
-    """What a sample takes at most, in tokens of the full cache; two tiers take about twice the time of one."""
+    """What a sample takes at most, in tokens of the full cache: an estimate."""
     return cell.sampling.max_new_tokens * (TIERED if cell.policy.placement.tiered else 1.0)
 
 
