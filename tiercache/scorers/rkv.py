@@ -8,6 +8,7 @@ from tiercache.scorers.base import Facts, Scorer, View
 from tiercache.scorers.window import own_tokens, pooled, softmax, window_logits
 
 BLOCK = 128  # rows of the similarity matrix at a time: it is never whole
+FEW = 4  # spared keys up to which they are searched one after the other
 
 
 class ImportanceAndRedundancy(Scorer):
@@ -68,17 +69,34 @@ def redundancy(keys: Tensor, live: Tensor, threshold: float, spared: Tensor, fir
         keys: [R, H, S, d], sorted by position; live: bool [R, H, S]; spared: int64 [R, H].
         first_spared: a key that resembles none doesn't count against the first key.
     """
+    # Newest first, so that the newest of a row's close keys is the first that a search finds.
+    live = live.flip(-1)
     unit = keys / keys.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(keys.dtype).tiny)
-    unit = unit.masked_fill(~live.unsqueeze(-1), 0)
-    total = keys.new_zeros(live.shape)
+    unit = unit.flip(2).masked_fill_(~live.unsqueeze(-1), 0)
+    # A sum of cosines is a cosine with the sum; only what is not to count needs the pairs.
+    total = torch.matmul(unit, unit.sum(2).unsqueeze(-1)).squeeze(-1) - unit.square().sum(-1)
     for start in range(0, keys.shape[2], BLOCK):
         cosine = torch.matmul(unit[:, :, start : start + BLOCK], unit.transpose(2, 3))  # [R, H, block, S]
         cosine.diagonal(start, -2, -1).zero_()
-        close = (cosine > threshold) & live.unsqueeze(2)
-        rank = close.flip(-1).cumsum(-1, dtype=torch.int32).flip(-1)  # 1 for the newest of a row's close keys
-        cosine.masked_fill_(close & (rank <= spared[..., None, None]), 0)
+        close = cosine > threshold
+        if threshold < 0:
+            close &= live.unsqueeze(2)
         if first_spared:
-            cosine[..., 0].masked_fill_(~close.any(-1), 0)
-        total += cosine.sum(2)
-    mean = total / live.sum(-1, keepdim=True).clamp_min(1)
-    return softmax(mean.masked_fill(~live, float("-inf")))
+            total[..., -1] -= (cosine[..., -1] * ~close.any(-1)).sum(-1)
+        _spare(total, cosine, close, spared)
+    mean = (total / live.sum(-1, keepdim=True).clamp_min(1)).flip(-1)
+    return softmax(mean.masked_fill(~live.flip(-1), float("-inf")))
+
+
+def _spare(total: Tensor, cosine: Tensor, close: Tensor, spared: Tensor) -> None:
+    """Takes each row's cosines with its first `spared` close keys out of `total`."""
+    most = int(spared.max())
+    if most > FEW:
+        rank = close.cumsum(-1, dtype=torch.int32)
+        total -= cosine.masked_fill(~close | (rank > spared[..., None, None]), 0).sum(2)
+        return
+    for taken in range(most):
+        found, first = close.max(-1)
+        counts = found & (spared > taken).unsqueeze(-1)
+        total.scatter_add_(-1, first, -cosine.gather(-1, first.unsqueeze(-1)).squeeze(-1) * counts)
+        close.scatter_(-1, first.unsqueeze(-1), False)
