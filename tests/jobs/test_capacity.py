@@ -248,7 +248,7 @@ def test_what_the_real_cache_holds(policy: str) -> None:
     size = found.shape.sizes(found.policy)
     assert max(found.prompt, found.tokens.hbm_peak * found.token) == real.done.ledger.hbm_bytes_peak
     assert found.full == real.done.ledger.full_bytes_end
-    assert (found.t1, size.packed_bytes(found.tokens.packed_peak)) == (real.host, real.packed)
+    assert (found.t1, size.packed_bytes(*found.tokens.packed_peak)) == (real.host, real.packed)
     assert found.row == real.device
 
 
