@@ -45,25 +45,26 @@ def page() -> None:
     """Show the page."""
     st.title("Which policy?")
     source = data.source()
-    names = {sweep.id: sweep.name for sweep in data.sweeps(source)}
+    names = data.sweep_names(source.key, source.engine)
     if not names:
         data.nothing_yet("The database holds no sweep.")
     columns = st.columns(3)
     with columns[0]:
         sweep_id = choose("Sweep", [ALL, *names], "evidence", sweep_names({ALL: ALL, **names}))
-    cells = data.cells(source.key, source.engine, None if sweep_id == ALL else sweep_id)
-    if not cells:
+    there = data.places(source.key, source.engine, None if sweep_id == ALL else sweep_id)
+    if not there:
         st.text("This sweep has no cells.")
         return
     with columns[1]:
-        model = choose("Measured on model", sorted({cell.model for cell in cells}), "model")
-    cells = [cell for cell in cells if cell.model == model]
+        model = choose("Measured on model", sorted({place.model for place in there}), "model")
+    there = [place for place in there if place.model == model]
     with columns[2]:
-        benchmark = choose("Benchmark", sorted({cell.benchmark for cell in cells}), "benchmark")
-    protocols = sorted({cell.protocol for cell in cells if cell.benchmark == benchmark})
+        benchmark = choose("Benchmark", sorted({place.benchmark for place in there}), "benchmark")
+    protocols = [place.protocol for place in there if place.benchmark == benchmark]
     protocol = protocols[0]
-    if len(protocols) > 1:
-        protocol = choose("Protocol", protocols, "protocol", lambda key: key[:8])
+    with st.container():  # always there: what follows keeps its place, and the browser what it has drawn
+        if len(protocols) > 1:
+            protocol = choose("Protocol", protocols, "protocol", lambda key: key[:8])
     try:
         question = _question()
         with st.spinner("Counting …"):

@@ -29,24 +29,25 @@ def page() -> None:
     """Show the page."""
     st.title("Compare")
     source = data.source()
-    names = {sweep.id: sweep.name for sweep in data.sweeps(source)}
+    names = data.sweep_names(source.key, source.engine)
     if not names:
         data.nothing_yet("The database holds no sweep.")
     columns = st.columns(3)
     with columns[0]:
         sweep_id = choose("Sweep", [*names, ALL], "sweep", sweep_names({**names, ALL: ALL}))
     of_sweep = None if sweep_id == ALL else sweep_id
-    there = data.cells(source.key, source.engine, of_sweep)
+    there = data.places(source.key, source.engine, of_sweep)
     if not there:
         st.text("This sweep has no cells.")
         return
     with columns[1]:
-        model = choose("Model", sorted({cell.model for cell in there}), "model")
+        model = choose("Model", sorted({place.model for place in there}), "model")
     with columns[2]:
-        options = sorted({cell.benchmark for cell in there if cell.model == model})
+        options = sorted({place.benchmark for place in there if place.model == model})
         benchmark = choose("Benchmark", options, "benchmark")
     cells = data.summaries(source.key, source.engine, of_sweep, model, benchmark)
-    comparable = _one_protocol(cells)
+    with st.container():  # always there: what follows keeps its place, and the browser what it has drawn
+        comparable = _one_protocol(cells)
     view = _view()
     if sum(cell.n for cell in comparable) == 0:
         st.info("No sample of this selection has finished yet.", icon=":material/hourglass_empty:")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import streamlit as st
 from sqlalchemy import Engine
@@ -74,6 +74,12 @@ def sweeps(source: Source) -> list[queries.SweepInfo]:
     return queries.list_sweeps(source.engine)
 
 
+@st.cache_data(max_entries=8, show_spinner=False)
+def sweep_names(key: tuple[str, int], _engine: Engine) -> dict[str, str]:
+    """Return the names of all sweeps by their ids, the newest first: what a choice needs."""
+    return {sweep.id: sweep.name for sweep in queries.list_sweeps(_engine)}
+
+
 @st.cache_data(max_entries=64, show_spinner=False)
 def progress(key: tuple[str, int], _engine: Engine, sweep_id: str) -> list[queries.CellProgress]:
     return queries.sweep_progress(_engine, sweep_id)
@@ -88,6 +94,21 @@ def events(key: tuple[str, int], _engine: Engine, sweep_id: str) -> list[queries
 def cells(key: tuple[str, int], _engine: Engine, sweep_id: str | None) -> list[queries.CellInfo]:
     """Return what cells there are: all that a choice needs, and quick for thousands of them."""
     return queries.list_cells(_engine, sweep_id)
+
+
+class Place(NamedTuple):
+    """Where a policy was measured."""
+
+    model: str
+    benchmark: str
+    protocol: str
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def places(key: tuple[str, int], _engine: Engine, sweep_id: str | None) -> list[Place]:
+    """Return where the policies of a sweep were measured; of thousands of cells there are a few places."""
+    found = queries.list_cells(_engine, sweep_id)
+    return sorted({Place(cell.model, cell.benchmark, cell.protocol) for cell in found})
 
 
 @st.cache_data(max_entries=32, show_spinner=False)

@@ -44,8 +44,9 @@ def page() -> None:
         benchmark = choose("Benchmark", sorted({cell.benchmark for cell in infos}), "benchmark")
     protocols = sorted({cell.protocol for cell in infos if cell.benchmark == benchmark})
     protocol = protocols[0]
-    if len(protocols) > 1:
-        protocol = choose("Protocol", protocols, "protocol", lambda key: key[:8])
+    with st.container():  # always there: what follows keeps its place, and the browser what it has drawn
+        if len(protocols) > 1:
+            protocol = choose("Protocol", protocols, "protocol", lambda key: key[:8])
     summaries = data.summaries(source.key, source.engine, sweep_id, model, benchmark)
     cells = [cell for cell in summaries if cell.protocol == protocol]
     found, counts = _diagnosed(source.key, source.engine, sweep_id, tuple(cell.fingerprint for cell in cells))

@@ -29,22 +29,23 @@ def page() -> None:
     """Show the page."""
     st.title("Memory & speed")
     source = data.source()
-    names = {sweep.id: sweep.name for sweep in data.sweeps(source)}
+    names = data.sweep_names(source.key, source.engine)
     if not names:
         data.nothing_yet("The database holds no sweep.")
     boxes = st.columns(3)
     with boxes[0]:
         chosen = choose("Sweep", [*names, ALL], "sweep", sweep_names({**names, ALL: ALL}))
     sweep_id = None if chosen == ALL else chosen
-    there = data.cells(source.key, source.engine, sweep_id)
+    there = data.places(source.key, source.engine, sweep_id)
     if not there:
         st.text("This sweep has no cells.")
         return
     with boxes[1]:
-        model = choose("Model", sorted({cell.model for cell in there}), "model")
+        model = choose("Model", sorted({place.model for place in there}), "model")
     with boxes[2]:
-        benchmark = choose("Benchmark", sorted({cell.benchmark for cell in there if cell.model == model}), "benchmark")
-    cells = _one_protocol(data.summaries(source.key, source.engine, sweep_id, model, benchmark))
+        benchmark = choose("Benchmark", sorted({place.benchmark for place in there if place.model == model}), "benchmark")
+    with st.container():  # always there: what follows keeps its place, and the browser what it has drawn
+        cells = _one_protocol(data.summaries(source.key, source.engine, sweep_id, model, benchmark))
     part = _part()
     speeds = data.speeds(source.key, source.engine, sweep_id, model, benchmark)
     devices = data.device_speeds(source.key, source.engine, tuple(cell.fingerprint for cell in cells))

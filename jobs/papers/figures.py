@@ -107,9 +107,17 @@ def all_share(cell: CellSummary) -> float | None:
 
 
 def front(cells: Sequence[tuple[CellSummary, float]]) -> list[CellSummary]:
-    """Of (cell, cost) those that no other beats in accuracy at no more cost, the cheapest first."""
+    """Of (cell, cost) those that no other beats in accuracy at no more cost, the cheapest first.
+
+    Among equals, but for rounding, the full cache.
+    """
+
+    def order(each: tuple[CellSummary, float]) -> tuple[float, float, bool, str]:
+        cell, cost = each
+        return round(cost, 9), -(cell.accuracy or 0.0), cell.policy_name != "full", cell.policy
+
     best: list[CellSummary] = []
-    for cell, _ in sorted(cells, key=lambda each: (each[1], -(each[0].accuracy or 0.0))):
+    for cell, _ in sorted(cells, key=order):
         if not best or (cell.accuracy or 0.0) > (best[-1].accuracy or 0.0):
             best.append(cell)
     return best

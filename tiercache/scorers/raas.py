@@ -53,18 +53,22 @@ class LastUse(Scorer):
     def _neighbours(self, keys: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Least and greatest keys of each page of slots [rows, KV heads, pages, d], and which pages are there."""
         page, slots = self.signal.page, pos.shape[-1]
-        fill = -slots % page
-        held = unflatten(F.pad(pos >= 0, (0, fill)), -1, (-1, page))
-        keys = unflatten(F.pad(keys, (0, 0, 0, fill)), 2, (-1, page))
+        whole = slots // page * page
+        held = unflatten(F.pad(pos >= 0, (0, -slots % page)), -1, (-1, page))
         live = held.any(-1)
-        low, high = keys.amin(3), keys.amax(3)
-        # All pages of a row are whole but its last: masking that one alone spares copies of all keys.
-        last = (live.sum(-1, keepdim=True) - 1).clamp_min(0).unsqueeze(-1)  # [rows, KV heads, 1, 1]
-        of_box, of_page = last.expand(-1, -1, -1, keys.shape[-1]), last.unsqueeze(-1)
-        tail = keys.gather(2, of_page.expand(-1, -1, -1, page, keys.shape[-1]))
-        free = ~held.gather(2, last.expand(-1, -1, -1, page)).unsqueeze(-1)
-        low.scatter_(2, of_box, tail.masked_fill(free, float("inf")).amin(3))
-        high.scatter_(2, of_box, tail.masked_fill(free, float("-inf")).amax(3))
+        pages = unflatten(keys[:, :, :whole], 2, (-1, page))  # a view: nothing is copied but a page of each row
+        low, high = pages.amin(3), pages.amax(3)
+        if whole:
+            # All pages of a row are whole but its last: masking that one alone spares copies of all keys.
+            last = (live.sum(-1, keepdim=True) - 1).clamp(0, whole // page - 1).unsqueeze(-1)  # [rows, KV heads, 1, 1]
+            of_box = last.expand(-1, -1, -1, keys.shape[-1])
+            tail = pages.gather(2, last.unsqueeze(-1).expand(-1, -1, -1, page, keys.shape[-1]))
+            least, most = _box(tail, held.gather(2, last.expand(-1, -1, -1, page)))
+            low.scatter_(2, of_box, least)
+            high.scatter_(2, of_box, most)
+        if whole < slots:
+            least, most = _box(keys[:, :, None, whole:], held[:, :, -1:, : slots - whole])
+            low, high = torch.cat([low, least], 2), torch.cat([high, most], 2)
         return low.to(self.wide), high.to(self.wide), live
 
     def _scattered(self, keys: Tensor, pos: Tensor, bucket: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -98,6 +102,12 @@ class LastUse(Scorer):
         page = self.signal.page
         born = (view.pos // page + 1) * page  # + 1 as in `used`; the same for a whole page
         return torch.maximum(view.fields["used"], born).double() + view.fields["current"].double() / 2
+
+
+def _box(keys: Tensor, held: Tensor) -> tuple[Tensor, Tensor]:
+    """Least and greatest keys [..., d] of those that are there: keys [..., page, d], held bool [..., page]."""
+    free = ~held.unsqueeze(-1)
+    return keys.masked_fill(free, float("inf")).amin(-2), keys.masked_fill(free, float("-inf")).amax(-2)
 
 
 def buckets(pos: Tensor, page: int) -> Tensor:
