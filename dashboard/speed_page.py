@@ -43,7 +43,8 @@ def page() -> None:
     with boxes[1]:
         model = choose("Model", sorted({place.model for place in there}), "model")
     with boxes[2]:
-        benchmark = choose("Benchmark", sorted({place.benchmark for place in there if place.model == model}), "benchmark")
+        options = sorted({place.benchmark for place in there if place.model == model})
+        benchmark = choose("Benchmark", options, "benchmark")
     with st.container():  # always there: what follows keeps its place, and the browser what it has drawn
         cells = _one_protocol(data.summaries(source.key, source.engine, sweep_id, model, benchmark))
     part = _part()

@@ -18,8 +18,8 @@ class Footprint:
     after each one's event.
 
     packed_peak  tokens in T2, and of them those stored as transitions are, when T2 takes the most bytes.
-    fullest      tokens in T0 and the same two of T2 at the moment after the prefill's event when both together take the
-                 most device bytes: an event that fills one empties the other, so it is less than the sum of their peaks.
+    fullest      tokens in T0 and the same two of T2 at the moment after the prefill's event when both together take
+                 the most device bytes: an event that fills one empties the other, so their peaks come to more.
     """
 
     prompt: int
