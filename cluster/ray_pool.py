@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 START_TIMEOUT_S = 1800.0  # loading 65 GB of weights from a slow disk takes long; hanging for ever is worse
 START_ATTEMPTS = 3  # deaths of starting workers in a row, with nobody to blame
 STALL_S = 3600.0
+GATHER_S = 0.05  # news that come within this are handled, and stored, together: each time costs milliseconds
+MOST_EVENTS = 64  # from then on nothing more is asked for before they are stored
 QUEUED = 2  # shards handed to one actor at a time: one runs, one waits, so that it never idles
 
 
@@ -96,24 +98,33 @@ class RayPool:
     def poll(self, timeout_s: float) -> list[Event]:
         import ray
 
+        waits = self._waits()
+        if not waits:
+            return []
+        ready, _ = ray.wait(list(waits), num_returns=1, timeout=timeout_s)
+        if ready:
+            time.sleep(GATHER_S)
+        events: list[Event] = []
+        while ready and len(events) < MOST_EVENTS:
+            waits = self._waits()
+            ready, _ = ray.wait(list(waits), num_returns=len(waits), timeout=0) if waits else ([], [])
+            for each in ready:
+                worker = waits[each]
+                if worker.starting is not None:
+                    self._started(worker)
+                else:
+                    events += self._next(worker)
+        return events + self._late()
+
+    def _waits(self) -> dict[Any, _Worker]:
+        """What each worker is to send next."""
         waits: dict[Any, _Worker] = {}
         for worker in self._workers:
             if worker.starting is not None:
                 waits[worker.starting] = worker
             elif worker.running:
                 waits[worker.running[0][0]] = worker
-        if not waits:
-            return []
-        ray.wait(list(waits), num_returns=1, timeout=timeout_s)
-        ready, _ = ray.wait(list(waits), num_returns=len(waits), timeout=0)
-        events: list[Event] = []
-        for each in ready:
-            worker = waits[each]
-            if worker.starting is not None:
-                self._started(worker)
-            else:
-                events += self._next(worker)
-        return events + self._late()
+        return waits
 
     def close(self) -> None:
         import ray

@@ -80,7 +80,7 @@ class EpiKVCache(Scorer):
         reference = nearest.gather(2, (chunk - 1).clamp_min(0))
         low, high = gather(held.amin(3), reference), gather(held.amax(3), reference)
         scaled = (states - low) / (high - low).clamp_min(EPSILON)
-        spread = torch.linalg.vector_norm(_centred(scaled), dim=-1) / math.sqrt(states.shape[-1] - 1)
+        spread: Tensor = torch.linalg.vector_norm(_centred(scaled), dim=-1) / math.sqrt(states.shape[-1] - 1)
         return spread.masked_fill(reference == 0, 0)
 
 
