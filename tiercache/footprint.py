@@ -87,23 +87,29 @@ def _append(row: RowTiers, tokens: int, policy: Policy, size: Sizes | None, thou
 
 @dataclass
 class _Most:
-    """The most that each tier has held, as `Footprint` has it; `both`: T0 and T2 together, which took `bytes`."""
+    """The most that each tier has held, as `Footprint` has it; `both`: T0 and T2 together.
+
+    Asked twice a step for thousands of steps, so it looks at T2 only where there is something in it.
+    """
 
     size: Sizes | None
     hbm: int = 0
     ddr: int = 0
     packed: tuple[int, int] = (0, 0)
+    packed_bytes: int = 0
     both: tuple[int, int, int] = (0, 0, 0)
-    bytes: int = 0
+    both_bytes: int = 0
 
     def see(self, row: RowTiers, more: int = 0) -> None:
         """With so many more tokens in T0."""
-        hbm, packed = row.hbm + more, (row.packed, row.coarse)
-        self.hbm, self.ddr = max(self.hbm, hbm), max(self.ddr, row.ddr)
-        self.packed = max(self.packed, packed, key=self._bytes)
-        held = self._bytes(packed) + (hbm * self.size.token if self.size else 0)
-        if held > self.bytes:
-            self.bytes, self.both = held, (hbm, *packed)
-
-    def _bytes(self, packed: tuple[int, int]) -> int:
-        return self.size.packed_bytes(*packed) if self.size else packed[0]
+        size, hbm, packed = self.size, row.hbm + more, 0
+        if hbm > self.hbm:
+            self.hbm = hbm
+        if row.ddr > self.ddr:
+            self.ddr = row.ddr
+        if row.packed:
+            packed = size.packed_bytes(row.packed, row.coarse) if size else row.packed
+            if packed > self.packed_bytes:
+                self.packed_bytes, self.packed = packed, (row.packed, row.coarse)
+        if size is not None and hbm * size.token + packed > self.both_bytes:
+            self.both_bytes, self.both = hbm * size.token + packed, (hbm, row.packed, row.coarse)

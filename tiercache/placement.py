@@ -8,6 +8,7 @@ sequence's bytes before it starts, and both use the code that the cache itself o
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from tiercache.parts import Budget, Placement
 from tiercache.policy import Policy
@@ -62,8 +63,7 @@ class RowTiers:
         assert self.live + self.evicted == self.seen, "tiers partition the seen tokens"
 
 
-@dataclass(frozen=True)
-class Move:
+class Move(NamedTuple):
     """The outcome of one event: the candidates, ranked best first, are cut into hbm | ddr | packed | evicted.
 
     `coarse`: those of the packed that are stored as transitions are.
@@ -88,8 +88,11 @@ def protected_intervals(placement: Placement, row: RowTiers) -> list[tuple[int, 
         segment = row.thoughts.shrinking
         spans = [(0, row.seen)] if segment is None else [(0, segment.start), (segment.stop, row.seen)]
     else:
-        first = max(placement.sinks, row.prompt) if placement.pin_prompt else placement.sinks
-        spans = [(0, first), (max(0, row.seen - recent_tokens(placement, row)), row.seen)]
+        first, seen = max(placement.sinks, row.prompt) if placement.pin_prompt else placement.sinks, row.seen
+        newest = seen - recent_tokens(placement, row)
+        if placement.window == 1 and not placement.generated_sinks and 0 < first < newest < seen:
+            return [(0, first), (newest, seen)]  # the usual case, and this is asked for each row at each step
+        spans = [(0, first), (max(0, newest), seen)]
         if placement.generated_sinks:
             spans.append((row.prompt, row.prompt + placement.generated_sinks))
     size, seen = placement.window, row.seen

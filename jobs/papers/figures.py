@@ -78,7 +78,8 @@ def cost(cells: Sequence[CellSummary]) -> Drawn | None:
         ("Device bytes", device_share),
         ("Device and host bytes", all_share),
     ):
-        known = [(cell, 100 * x) for cell in cells if cell.accuracy is not None and (x := share(cell))]
+        # Rounded: what is equal is to be equal, however it was summed up.
+        known = [(cell, round(100 * x, 9)) for cell in cells if cell.accuracy is not None and (x := share(cell))]
         if not known:
             return None
         points = {cell.fingerprint: _point(x, cell) for cell, x in known}
@@ -109,12 +110,12 @@ def all_share(cell: CellSummary) -> float | None:
 def front(cells: Sequence[tuple[CellSummary, float]]) -> list[CellSummary]:
     """Of (cell, cost) those that no other beats in accuracy at no more cost, the cheapest first.
 
-    Among equals, but for rounding, the full cache.
+    Among equals the full cache.
     """
 
     def order(each: tuple[CellSummary, float]) -> tuple[float, float, bool, str]:
         cell, cost = each
-        return round(cost, 9), -(cell.accuracy or 0.0), cell.policy_name != "full", cell.policy
+        return cost, -(cell.accuracy or 0.0), cell.policy_name != "full", cell.policy
 
     best: list[CellSummary] = []
     for cell, _ in sorted(cells, key=order):

@@ -17,8 +17,8 @@ percent = st.floats(0, 100, allow_nan=False)
 
 
 class Cell:
-    def __init__(self, name: int, accuracy: float) -> None:
-        self.name, self.accuracy = name, accuracy
+    def __init__(self, name: int, accuracy: float, policy: str = "h2o") -> None:
+        self.name, self.accuracy, self.policy, self.policy_name = name, accuracy, policy, policy
 
 
 def texts(svg: str) -> list[str]:
@@ -77,6 +77,12 @@ def test_nothing_beats_the_front_and_it_beats_all_else(values: list[tuple[int, i
         assert beaten, "each is at or behind a point of the front"
         if cell.name in best:
             assert not any(other.accuracy > cell.accuracy and price <= cost for other, price in cells)
+
+
+def test_among_equals_the_front_names_the_full_cache() -> None:
+    equals: Any = [(Cell(0, 0.9), 100.0), (Cell(1, 0.9, "full"), 100.0)]
+    for cells in (equals, equals[::-1]):
+        assert [cell.policy for cell in front(cells)] == ["full"]
 
 
 @pytest.mark.parametrize("shape", MARKS)
