@@ -15,7 +15,7 @@ from tiercache.ledger import Traffic
 from tiercache.placement import Move, due_moves, protected_intervals
 from tiercache.policy import Policy
 from tiercache.ragged import keep_mask
-from tiercache.ranking import NOWHERE, Ranker, RowFacts, inside
+from tiercache.ranking import NOWHERE, Ranker, RowFacts, between, inside
 from tiercache.retier import move_thought, retier
 from tiercache.scorers import View
 from tiercache.sequence import CachedSequence
@@ -87,10 +87,12 @@ class Events:
             if segment is not None and tier.generated and tier.generated % segment == 0:
                 tier.thought = self.scorer.thought(self.ranker.state.rows(slice(row, row + 1)))
             for move in due_moves(self.policy, tier, self.sizes):
-                self.sequences[row].write_positions(self.hbm, row)
                 if reuse and self._reuses_slots and move.evict == 1:
                     single.append(row)
-                elif self._moves_together:
+                    tier.apply(move)
+                    continue
+                self.sequences[row].write_positions(self.hbm, row)
+                if self._moves_together:
                     together.append(row)
                 elif self._retiers_together:
                     between.append((row, move))
@@ -151,13 +153,14 @@ class Events:
 
     def _free_one(self, rows: list[int]) -> None:
         """Evicts the lowest-ranked candidate of each of these rows; its slot stays free for the next token."""
+        self._write_newest(rows)
         total, used = len(self.sequences), self.hbm.used()
         device = self.hbm.device
         planes = {name: self.hbm.planes[name][:, :total, :, :used] for name in ("pos", *self.hbm.fields)}
         pos = planes["pos"]
         everyone = list(range(total))
         spans = [protected_intervals(self.policy.placement, sequence.tiers) for sequence in self.sequences]
-        candidate = (pos >= 0) & ~inside(pos, spans)
+        candidate = between(pos, spans)
         score = self.ranker.score(self._view(planes, candidate, everyone))
         score = score.masked_fill(~candidate, float("inf"))
         lowest = candidate & (score == score.amin(-1, keepdim=True))
@@ -169,6 +172,18 @@ class Events:
         index = victim.unsqueeze(-1)
         for name, plane in planes.items():
             plane.scatter_(3, index, torch.where(chosen, empty_value(name), plane.gather(3, index)))
+
+    def _write_newest(self, rows: list[int]) -> None:
+        """Positions of tokens that came since they were last written: usually one in each row, all of these at once."""
+        ones = [row for row in rows if self.sequences[row].unwritten == 1]
+        if len(ones) > 1:
+            ends = [[row, self.hbm.extents[row] - 1, self.sequences[row].tiers.seen - 1] for row in ones]
+            row, slot, seen = torch.tensor(ends, device=self.hbm.device).unbind(1)
+            self.hbm.planes["pos"].transpose(1, 2)[:, :, row, slot] = seen.int()
+            for each in ones:
+                self.sequences[each].unwritten = 0
+        for each in rows:
+            self.sequences[each].write_positions(self.hbm, each)
 
     def _view(self, planes: dict[str, Tensor], candidate: Tensor, rows: list[int]) -> View:
         """Some rows at once, slots as they lie."""

@@ -164,6 +164,22 @@ def inside(pos: Tensor, spans: Sequence[Spans]) -> Tensor:
     return result
 
 
+def between(pos: Tensor, spans: Sequence[Spans]) -> Tensor:
+    """Which slots hold a token outside of all spans; in fewer steps where only a row's first and newest are inside."""
+    edges = [_edges(row) for row in spans]
+    if None in edges:
+        return (pos >= 0) & ~inside(pos, spans)
+    first, newest = torch.tensor(edges, dtype=torch.int32, device=pos.device).view(1, -1, 2, 1, 1).unbind(2)
+    return (pos >= first) & (pos < newest)
+
+
+def _edges(spans: Spans) -> tuple[int, int] | None:
+    """Where the protected first tokens end and the newest, which reach to the end of the sequence, begin."""
+    if len(spans) == 1:
+        return 0, spans[0][0]
+    return (spans[0][1], spans[1][0]) if len(spans) == 2 and spans[0][0] == 0 else None
+
+
 def window_sums(score: Tensor, pos: Tensor, window: int) -> Tensor:
     """Each token's score replaced by the sum over its window of positions; free slots (-1) add nothing."""
     index = (pos.long() // window).clamp_min(0)
