@@ -55,6 +55,14 @@ policies: [full, {policies}]
 """
 
 
+def test_two_actors(tmp_path: Path) -> None:
+    sweep, out = tmp_path / "small.yaml", tmp_path / "out.json"
+    sweep.write_text(SMALL.format(name="small", policies="{name: streaming, budget: 0.5}"))
+    script("two_actors", str(sweep), "--pairs=1", f"--json={out}")
+    (row,) = json.loads(out.read_text())["rows"]
+    assert row["ratio"] > 0
+
+
 def test_the_page_of_policies_is_made_from_the_database(tmp_path: Path) -> None:
     policies = {
         "policies": "{name: random, budget: [{bytes: 0.7}]}, {name: h2o, budget: [{bytes: 0.7}]}, "

@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import POLICIES
@@ -10,6 +11,7 @@ from tiny import POLICIES
 from tiercache.footprint import footprint
 from tiercache.placement import RowTiers, next_move, protected_intervals, trajectory
 from tiercache.policy import parse_policy
+from tiercache.ranking import between, inside
 
 # Share of generated tokens evicted when a ratio is re-applied to the survivors every 64 steps, with 4 sinks and 128
 # recent tokens: computed independently from the loop of the hierarchy paper's prototype (2605.09490).
@@ -94,6 +96,22 @@ def test_a_footprint_is_what_the_trajectory_holds(name: str, prompt: int, genera
     for mean, tier in ((found.hbm_mean, "hbm"), (found.ddr_mean, "ddr"), (found.packed_mean, "packed")):
         held = [getattr(row, tier) for row in steps or [first]]
         assert mean == pytest.approx(sum(held) / len(held), abs=1e-9)
+
+
+@settings(max_examples=120, deadline=None)
+@given(name=st.sampled_from(sorted(POLICIES)), prompt=st.integers(1, 40), generated=st.integers(0, 60), data=st.data())
+def test_candidates_are_what_lies_outside_of_all_spans(
+    name: str, prompt: int, generated: int, data: st.DataObject
+) -> None:
+    """However many spans there are, and whether or not two comparisons are enough."""
+    policy = parse_policy(POLICIES[name])
+    rows = list(trajectory(policy, prompt, generated))
+    chosen = data.draw(st.lists(st.sampled_from(rows), min_size=1, max_size=3))
+    spans = [protected_intervals(policy.placement, row) for row in chosen]
+    pos = torch.arange(-1, prompt + generated, dtype=torch.int32).expand(1, len(chosen), 1, -1).clone()
+    for row, tiers in enumerate(chosen):  # a sequence holds nothing that it hasn't seen
+        pos[:, row][pos[:, row] >= tiers.seen] = -1
+    assert torch.equal(between(pos, spans), (pos >= 0) & ~inside(pos, spans))
 
 
 def test_nothing_moves_between_events() -> None:
