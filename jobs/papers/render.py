@@ -67,7 +67,8 @@ def _plain(text: str) -> str:
     """One line, with every sign that Markdown would obey behind a backslash; also where a line would begin a list."""
     line = _SPECIAL.sub(r"\\\g<0>", _one_line(text))
     line = re.sub(r"(?i)\b(https?|ftp)://", r"\1:\\/\\/", line)
-    return re.sub(r"^([-+=]|\d+[.)])(?= |$)", r"\\\1", line)
+    line = re.sub(r"^(\d+)([.)])(?= |$)", r"\1\\\2", line)  # a list's number
+    return re.sub(r"^([-+=])(?=[-= ]|$)", r"\\\1", line)  # a bullet, or a rule
 
 
 def _code(text: str) -> str:

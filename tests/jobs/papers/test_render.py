@@ -3,7 +3,7 @@
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -62,6 +62,9 @@ def test_no_text_becomes_a_tag_in_html(text: str) -> None:
     assert Tags(page(document(text))).tags <= ALLOWED
 
 
+@example("---")
+@example("- -")
+@example("1. one")
 @given(st.text(alphabet=st.sampled_from("`|\\<>[]()!*_#~&$: \n-+1.ahtp/"), max_size=40))
 def test_no_text_becomes_markup_in_markdown(text: str) -> None:
     parsed = MarkdownIt("commonmark").enable("table").enable("strikethrough").parse(markdown(document(text)))
