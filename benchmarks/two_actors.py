@@ -17,19 +17,26 @@ import yaml
 from measure import against, arguments, report
 
 from jobs.yaml_file import read_yaml
+from tiercache.errors import TierCacheError
 
 DEMO = Path(__file__).parents[1] / "sweeps" / "demo.yaml"
 
 
 def sweep_s(folder: Path, sweep: str, actors: int) -> float:
-    spec = read_yaml(Path(sweep))
-    assert isinstance(spec, dict), "a sweep is a mapping"
+    try:
+        spec = read_yaml(Path(sweep))
+    except TierCacheError as problem:
+        sys.exit(str(problem))
+    if not isinstance(spec, dict):
+        sys.exit(f"{sweep}: a sweep is a mapping of settings.")
     spec["cluster"] = {**spec.get("cluster", {}), "max_actors": actors}
     path = folder / f"{time.monotonic_ns()}.yaml"
     path.write_text(yaml.safe_dump(spec))
     command = [sys.executable, "-m", "jobs.cli", "run", str(path), "--db", str(path.with_suffix(".db"))]
     start = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"the sweep ended with {done.returncode}:\n{done.stderr or done.stdout}")
     return time.perf_counter() - start
 
 

@@ -45,7 +45,7 @@ def page() -> None:
     """Show the page."""
     st.title("Which policy?")
     source = data.source()
-    names = data.sweep_names(source.key, source.engine)
+    names = data.names_of_sweeps(source.key, source.engine)
     if not names:
         data.nothing_yet("The database holds no sweep.")
     columns = st.columns(3)

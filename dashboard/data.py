@@ -75,7 +75,7 @@ def sweeps(source: Source) -> list[queries.SweepInfo]:
 
 
 @st.cache_data(max_entries=8, show_spinner=False)
-def sweep_names(key: tuple[str, int], _engine: Engine) -> dict[str, str]:
+def names_of_sweeps(key: tuple[str, int], _engine: Engine) -> dict[str, str]:
     """Return the names of all sweeps by their ids, the newest first: what a choice needs."""
     return {sweep.id: sweep.name for sweep in queries.list_sweeps(_engine)}
 

@@ -33,16 +33,16 @@ def page() -> None:
     columns = st.columns(3)
     with columns[0]:
         sweep_id = choose("Sweep", list(names), "sweep", sweep_names(names))
-    infos = data.cells(source.key, source.engine, sweep_id)
-    if not infos:
+    there = data.places(source.key, source.engine, sweep_id)
+    if not there:
         st.text("This sweep has no cells.")
         return
     with columns[1]:
-        model = choose("Model", sorted({cell.model for cell in infos}), "model")
-    infos = [cell for cell in infos if cell.model == model]
+        model = choose("Model", sorted({place.model for place in there}), "model")
+    there = [place for place in there if place.model == model]
     with columns[2]:
-        benchmark = choose("Benchmark", sorted({cell.benchmark for cell in infos}), "benchmark")
-    protocols = sorted({cell.protocol for cell in infos if cell.benchmark == benchmark})
+        benchmark = choose("Benchmark", sorted({place.benchmark for place in there}), "benchmark")
+    protocols = [place.protocol for place in there if place.benchmark == benchmark]
     protocol = protocols[0]
     with st.container():  # always there: what follows keeps its place, and the browser what it has drawn
         if len(protocols) > 1:

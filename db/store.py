@@ -30,11 +30,10 @@ class Entry:
 
 def upsert(connection: Connection, table: type[Base]) -> sqlite.Insert | postgresql.Insert:
     """Return an INSERT that knows ON CONFLICT in the connection's dialect."""
-    return insert_into(table, connection.dialect.name)
+    return _insert(table, connection.dialect.name)
 
 
-def insert_into(table: type[Base], dialect: str) -> sqlite.Insert | postgresql.Insert:
-    """The same for a dialect's name."""
+def _insert(table: type[Base], dialect: str) -> sqlite.Insert | postgresql.Insert:
     return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
 
 
@@ -104,7 +103,7 @@ def insert_samples(connection: Connection, rows: Sequence[dict[str, Any]]) -> in
 def _kept_best(dialect: str) -> sqlite.Insert | postgresql.Insert:
     """The statement for one sample, put together once: that takes about a millisecond."""
     keys = ("fingerprint", "problem_id", "repeat")
-    statement = insert_into(Sample, dialect)
+    statement = _insert(Sample, dialect)
     proposed = statement.excluded
     return statement.on_conflict_do_update(
         index_elements=list(keys),

@@ -16,6 +16,7 @@ from tiercache.policy import Policy
 from tiercache.requests import check_whole
 from tiercache.shapes import ELEMENT_BYTES, ModelShape
 from tiercache.strict import nearest
+from tiercache.thoughts import KINDS
 
 T1Read = Literal["merge", "stream", "mirror"]
 T1_READS: tuple[T1Read, ...] = get_args(T1Read)
@@ -269,6 +270,9 @@ def capacity(
         if value not in allowed:
             names = [each for each in allowed if each]
             raise RequestError(f"{name}: is one of {', '.join(names)} (got {value!r}).{nearest(str(value), names)}")
+    strange = [kind for kind in thoughts if kind not in KINDS]
+    if strange:
+        raise RequestError(f"thoughts: kinds are {', '.join(map(str, KINDS))} (got {strange[0]!r}).")
     tokens = footprint(policy, prompt, context - prompt, shape.sizes(policy, dtype), thoughts)
     read = next(each for each in T1_READS if each == (t1_read or policy.storage.t1_read))
     return Capacity(shape, policy, context, tokens, dtype, read, machine or Machine(), thoughts)

@@ -15,7 +15,7 @@ from tiercache.ledger import Traffic
 from tiercache.placement import Move, due_moves, protected_intervals
 from tiercache.policy import Policy
 from tiercache.ragged import keep_mask
-from tiercache.ranking import NOWHERE, Ranker, RowFacts, between, inside
+from tiercache.ranking import NOWHERE, Ranker, RowFacts, inside, unprotected
 from tiercache.retier import move_thought, retier
 from tiercache.scorers import View
 from tiercache.sequence import CachedSequence
@@ -160,7 +160,7 @@ class Events:
         pos = planes["pos"]
         everyone = list(range(total))
         spans = [protected_intervals(self.policy.placement, sequence.tiers) for sequence in self.sequences]
-        candidate = between(pos, spans)
+        candidate = unprotected(pos, spans)
         score = self.ranker.score(self._view(planes, candidate, everyone))
         score = score.masked_fill(~candidate, float("inf"))
         lowest = candidate & (score == score.amin(-1, keepdim=True))

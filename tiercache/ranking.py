@@ -164,7 +164,7 @@ def inside(pos: Tensor, spans: Sequence[Spans]) -> Tensor:
     return result
 
 
-def between(pos: Tensor, spans: Sequence[Spans]) -> Tensor:
+def unprotected(pos: Tensor, spans: Sequence[Spans]) -> Tensor:
     """Which slots hold a token outside of all spans; in fewer steps where only a row's first and newest are inside."""
     edges = [_edges(row) for row in spans]
     if None in edges:

@@ -8,7 +8,7 @@ shrinks is decided here, which tokens of a segment stay by the scorer.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-TRANSITION, EXECUTION, REASONING = range(3)  # in order of importance
+KINDS = TRANSITION, EXECUTION, REASONING = range(3)  # in order of importance
 
 
 @dataclass

@@ -15,6 +15,7 @@ from jobs.capacity import DEFAULT_POLICIES, find_shape, notes
 from tiercache.cache import TieredCache
 from tiercache.capacity import FORMULAS, PROJECTIONS, T1_READS, Capacity, capacity, formulas
 from tiercache.engine import Engine
+from tiercache.errors import RequestError
 from tiercache.gpus import GPU_USABLE, GPUS, Machine
 from tiercache.model import LoadedModel, load
 from tiercache.model_spec import ModelSpec
@@ -22,6 +23,7 @@ from tiercache.parts import Storage
 from tiercache.policy_text import read_policy
 from tiercache.requests import Completion, Request, Sampling
 from tiercache.shapes import KNOWN
+from tiercache.thoughts import TRANSITION
 
 SEVEN = "DeepSeek-R1-Distill-Qwen-7B"
 SEVENTY = "DeepSeek-R1-Distill-Llama-70B"
@@ -250,6 +252,16 @@ def test_what_the_real_cache_holds(policy: str) -> None:
     assert found.full == real.done.ledger.full_bytes_end
     assert (found.t1, size.packed_bytes(*found.tokens.packed_peak)) == (real.host, real.packed)
     assert found.row == real.device
+
+
+def test_thoughts_have_kinds() -> None:
+    """Told kinds, the plan isn't a bound any more; `benchmarks/capacity_vs_measured.py` finds it exact."""
+    policy, shape = read_policy("thinkv budget=0.5 segment=32"), held("reasoner", "full", 300, prompt=40).shape
+    bound, told = (capacity(shape, policy, 300, prompt=40, thoughts=kinds) for kinds in ((), (TRANSITION,) * 8))
+    assert (bound.depends_on_data, told.depends_on_data) == (True, False)
+    assert told.row < bound.row
+    with pytest.raises(RequestError, match=r"thoughts: kinds are 0, 1, 2 \(got 7\)"):
+        capacity(shape, policy, 300, prompt=40, thoughts=(1, 7))
 
 
 def test_what_the_real_cache_moves() -> None:

@@ -11,7 +11,7 @@ from tiny import POLICIES
 from tiercache.footprint import footprint
 from tiercache.placement import RowTiers, next_move, protected_intervals, trajectory
 from tiercache.policy import parse_policy
-from tiercache.ranking import between, inside
+from tiercache.ranking import inside, unprotected
 
 # Share of generated tokens evicted when a ratio is re-applied to the survivors every 64 steps, with 4 sinks and 128
 # recent tokens: computed independently from the loop of the hierarchy paper's prototype (2605.09490).
@@ -111,7 +111,7 @@ def test_candidates_are_what_lies_outside_of_all_spans(
     pos = torch.arange(-1, prompt + generated, dtype=torch.int32).expand(1, len(chosen), 1, -1).clone()
     for row, tiers in enumerate(chosen):  # a sequence holds nothing that it hasn't seen
         pos[:, row][pos[:, row] >= tiers.seen] = -1
-    assert torch.equal(between(pos, spans), (pos >= 0) & ~inside(pos, spans))
+    assert torch.equal(unprotected(pos, spans), (pos >= 0) & ~inside(pos, spans))
 
 
 def test_nothing_moves_between_events() -> None:
