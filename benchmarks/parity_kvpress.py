@@ -202,7 +202,7 @@ def ours(case: Case, layers: Sequence[Layer], seed: int = 0) -> tuple[Tensor, Te
     _, heads, tokens, dim = layers[0].keys.shape
     geometry = Geometry(len(layers), layers[0].query.shape[1], heads, dim, layers[0].keys.dtype)
     rope = Rope(layers[0].module.rotary_emb.inv_freq)
-    cache = TieredCache(geometry, policy, torch.device("cpu"), Facts(geometry, rope))
+    cache = TieredCache(geometry, policy, torch.device("cpu"), Facts(geometry, rope)).staging()
     rows = cache.join([tokens], [seed])
     step = PrefillStep(cache, rows, 0, [tokens], tokens)
     for i, layer in enumerate(layers):

@@ -13,6 +13,7 @@ from tiercache.pages import PageBounds
 from tiercache.placement import RowTiers
 from tiercache.policy import Policy
 from tiercache.quantize import formats
+from tiercache.ragged_store import RaggedStore
 from tiercache.ranking import Ranker
 from tiercache.rowstate import QueryWindow, RowState
 from tiercache.scorers import Facts, Scorer, make_scorer
@@ -38,8 +39,12 @@ class TieredCache:
         device: torch.device,
         facts: Facts | None = None,
         scorer: Scorer | None = None,
+        staged: bool = False,
     ) -> None:
-        """Raises PolicyError where the policy's scorer can't work with this model."""
+        """staged: for prefills, whose rows another cache adopts.
+
+        Raises PolicyError where the policy's scorer can't work with this model.
+        """
         self.geometry = geometry
         self.policy = policy
         self.facts = facts = facts or Facts(geometry)
@@ -54,7 +59,8 @@ class TieredCache:
         fields = scorer.fields() if self.watches else {}
         packing = formats(policy.storage, policy.placement.window, g.head_dim)
         ledger = packing if policy.storage.ledger and policy.placement.tiered else None
-        self.hbm = TierStore(geometry, fields, device, ledger)
+        kind = RaggedStore if self.ragged and not staged else TierStore
+        self.hbm = kind(geometry, fields, device, ledger)
         self.ddr = TierStore(geometry, fields, torch.device("cpu"), ledger, pinned=device.type == "cuda")
         self.packed = PackedStore(geometry, fields, device, packing, ledger is not None)
         self.stores: list[TierStore] = [self.hbm, self.ddr, self.packed] if policy.placement.tiered else [self.hbm]
@@ -103,9 +109,13 @@ class TieredCache:
         pages = self.pages.bytes() if self.pages is not None else 0
         return sum(store.allocated_bytes() for store in self.stores) + pages
 
+    def another(self, staged: bool = False) -> "TieredCache":
+        """An empty cache with the same policy and scorer."""
+        return TieredCache(self.geometry, self.policy, self.hbm.device, self.facts, self.scorer, staged)
+
     def staging(self) -> "TieredCache":
-        """An empty cache for prefills, with the same policy and scorer."""
-        return TieredCache(self.geometry, self.policy, self.hbm.device, self.facts, self.scorer)
+        """One for prefills."""
+        return self.another(staged=True)
 
     def adopt(self, staged: "TieredCache", order: Sequence[int]) -> slice:
         """Takes over rows of another cache, in this order; returns their rows here. Don't use these there again."""
@@ -177,8 +187,10 @@ class TieredCache:
             again); its true position, the number of tokens truly seen before it, int64 [rows]; and the position at
             which the model is to rotate it, the same unless the policy renumbers (`positions`).
         """
-        if self.hbm.capacity[0] > self.rows:  # many may have left at once: one copy for all of them
+        if self.hbm.vacant:  # many may have left at once: one copy for all of them
             self._trim()
+        if isinstance(self.hbm, RaggedStore):
+            return self._open_stretches(self.hbm)
         extents = self.hbm.extents
         self.hbm.reserve(0, max(extents) + 1)
         if self.pages is not None:
@@ -201,10 +213,18 @@ class TieredCache:
                 extents[row] += 1
                 sequence.unwritten += 1
             sequence.hole = False
-        if self.ragged or (self.watches and self.scorer.needs_positions):
+        if self.watches and self.scorer.needs_positions:
             for row in range(rows):
                 self.sequences[row].write_positions(self.hbm, row)
         return slots, seen, live[0] if live else seen
+
+    def _open_stretches(self, store: RaggedStore) -> tuple[Tensor, Tensor, Tensor]:
+        counts = [[each.tiers.seen, each.tiers.live] for each in self.sequences]
+        seen, live = torch.tensor(counts, device=store.device).unbind(1)
+        slots = store.append(seen)
+        for sequence in self.sequences:
+            sequence.tiers.append()
+        return slots, seen, seen if self.positions == "true" else live
 
     def settle(self) -> None:
         """Runs each row's event if one is due after a decode step, and books the step."""
@@ -224,7 +244,7 @@ class TieredCache:
     def row_positions(self, row: int) -> list[Tensor]:
         """Where a row's tokens lie: for each store int32 [layers, kv_heads, slots], -1 for a free one."""
         self.sequences[row].write_positions(self.hbm, row)
-        return [store.planes["pos"][:, row, :, : store.extents[row]] for store in self.stores]
+        return [store.read([row], ["pos"])["pos"][:, 0] for store in self.stores]
 
     @torch.inference_mode()
     def leave(self, row: int) -> SequenceBytes:
@@ -253,8 +273,7 @@ class TieredCache:
     def check(self) -> None:
         """Asserts that storage and counts agree. Reads everything: for tests, not for the loop."""
         for row, tier in enumerate(self.tiers):
-            self.sequences[row].write_positions(self.hbm, row)
-            held = [store.planes["pos"][:, row].cpu() for store in self.stores]
+            held = [positions.cpu() for positions in self.row_positions(row)]
             counts = [tier.hbm, tier.ddr, tier.packed - tier.coarse, tier.coarse]
             for pos, count in zip(held, counts, strict=False):
                 found = (pos >= 0).sum(-1)

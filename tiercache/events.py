@@ -15,6 +15,7 @@ from tiercache.ledger import Traffic
 from tiercache.placement import Move, due_moves, protected_intervals
 from tiercache.policy import Policy
 from tiercache.ragged import keep_mask
+from tiercache.ragged_store import RaggedStore
 from tiercache.ranking import NOWHERE, Ranker, RowFacts, inside, unprotected
 from tiercache.retier import move_thought, retier
 from tiercache.scorers import View
@@ -118,7 +119,10 @@ class Events:
             found = self.ranker.row_scores(self.stores, [self._facts(row, move)])
             score, pos, protected = (part.squeeze(1) for part in found)
             keep = keep_mask(score, pos, protected, self.sequences[row].tiers.live - move.evict, self.policy.placement)
-            compact(self.hbm, [row], keep.unsqueeze(1))
+            if isinstance(self.hbm, RaggedStore):
+                self.hbm.keep([row], keep.unsqueeze(1))
+            else:
+                compact(self.hbm, [row], keep.unsqueeze(1))
         else:
             self._retier([(row, move)])
 

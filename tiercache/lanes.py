@@ -90,7 +90,7 @@ class Lanes(Generic[Owner]):
         lengths = [tiers.live for tiers in staged.tiers]
         groups: list[list[int]] = []
         for row in sorted(range(staged.rows), key=lambda row: -lengths[row]):
-            if groups and _alike(lengths[row], lengths[groups[-1][0]]):
+            if groups and self._alike(lengths[row], lengths[groups[-1][0]]):
                 groups[-1].append(row)
             else:
                 groups.append([row])
@@ -112,10 +112,10 @@ class Lanes(Generic[Owner]):
         for lane in self._lanes:
             shortest, longest = lane.lengths()
             shortest, longest = min(shortest, *lengths), max(longest, *lengths)
-            if longest / shortest < least and (len(self._lanes) >= MOST or _alike(shortest, longest)):
+            if longest / shortest < least and (len(self._lanes) >= MOST or self._alike(shortest, longest)):
                 best, least = lane, longest / shortest
         if best is None:
-            best = Lane(self.staging(), [])
+            best = Lane(self._empty.another(), [])
             self._lanes.append(best)
         return best
 
@@ -140,7 +140,7 @@ class Lanes(Generic[Owner]):
         ordered = sorted(self._lanes, key=lambda lane: lane.lengths()[1])
         for short, long in pairwise(ordered):
             least, most = short.lengths()[0], long.lengths()[1]
-            if _alike(least, most):
+            if self._alike(least, most):
                 before, beside = self.allocated_bytes(), short.cache.allocated_bytes()
                 long.cache.adopt(short.cache, range(short.cache.rows))
                 long.owners.extend(short.owners)
@@ -153,9 +153,9 @@ class Lanes(Generic[Owner]):
         for lane in self._lanes:
             lane.cache.settle()
 
-
-def _alike(shortest: int, longest: int) -> bool:
-    return longest <= max(shortest * LIKE, shortest + FEW)
+    def _alike(self, shortest: int, longest: int) -> bool:
+        """Whether one lane is good for both; always, where each head has its own room."""
+        return self._empty.ragged or longest <= max(shortest * LIKE, shortest + FEW)
 
 
 class LanesStep:
@@ -185,7 +185,7 @@ class LanesStep:
         first = self._steps[0]
         if self._table is None:
             stores = [step.cache.hbm for step in self._steps]
-            planes = [native.Plane(store.planes["k"], store.planes["v"], tuple(store.extents)) for store in stores]
+            planes = [native.plane(store) for store in stores]
             slots = torch.cat([step.slots for step in self._steps], dim=1).contiguous()
             group = query.shape[1] // key.shape[1]
             self._table = native.RowTable(kernel, planes, slots, group, scaling, first.cache.scorer.sums_heads)

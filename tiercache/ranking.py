@@ -104,7 +104,7 @@ class Ranker:
                 plane = torch.empty_like(plane).scatter_(-1, order, plane)
             parts = torch.split(plane, [store.used(rows) for store in holding], dim=-1)
             for store, part in zip(holding, parts, strict=True):
-                store.planes[name][:, neighbours(rows), :, : store.used(rows)] = part.to(store.device)
+                store.write(rows, name, part.to(store.device))
 
     @property
     def _sorts(self) -> bool:
@@ -117,12 +117,12 @@ class Ranker:
             used = store.used(rows)
             if not used:
                 continue
-            if self.scorer.needs_keys:
+            if store.packed and self.scorer.needs_keys:
                 every = torch.arange(used, device=store.device).expand(g.layers, len(rows), g.kv_heads, used)
                 part = store.take(rows, every)
             else:
-                names = ("pos", *stores[0].fields)
-                part = {name: store.planes[name][:, neighbours(rows), :, :used] for name in names}
+                names = ("pos", *stores[0].fields, *(("k", "v") if self.scorer.needs_keys else ()))
+                part = store.read(rows, names)
             found.append({name: plane.to(stores[0].device) for name, plane in part.items()})
         return {name: torch.cat([part[name] for part in found], dim=3) for name in found[0]}
 

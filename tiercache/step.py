@@ -15,6 +15,7 @@ from tiercache.attention import Partial, combine, fused_attention, prefill_atten
 from tiercache.cache import TieredCache
 from tiercache.kernels import Visible, decode_attention, tier_attention
 from tiercache.pages import PageBounds, page_bounds, pages_to_read, unread
+from tiercache.ragged_store import RaggedStore
 from tiercache.scorers.base import Observed, ObservedPrefill, Part, Source
 from tiercache.store import TierStore
 from tiercache.streaming import Courier, Sent
@@ -106,7 +107,7 @@ class DecodeStep:
         self._hidden: dict[int, Tensor] = {}
         self.tiers = [store for store in cache.stores if store.used()]
         self.visible = [_visible(store) for store in self.tiers]
-        self._layer_bias = _free_slots(cache.hbm) if cache.ragged else None
+        self._ragged = cache.hbm if isinstance(cache.hbm, RaggedStore) else None
         bring = cache.policy.storage.t1_read == "stream"
         far = [store for store in self.tiers if bring and store.device != cache.hbm.device]
         self._couriers = {store: Courier(store, cache.hbm.device, cache.clock) for store in far}
@@ -114,6 +115,7 @@ class DecodeStep:
         self._book_reads()
 
     # Views for all layers at once: a slice for each layer would cost more than its attention on a small model.
+    # Heads of different lengths are read side by side, and what scorers write there goes back when the step ends.
 
     @cached_property
     def _used(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
@@ -121,13 +123,15 @@ class DecodeStep:
 
     @cached_property
     def _fields(self) -> dict[str, tuple[Tensor, ...]]:
-        store = self.cache.hbm
-        return {name: store.planes[name][:, : store.rows, :, : store.used()].unbind(0) for name in store.fields}
+        return {name: plane.unbind(0) for name, plane in self._read(*self.cache.hbm.fields).items()}
 
     @cached_property
     def _positions(self) -> tuple[Tensor, ...]:
+        return self._read("pos")["pos"].unbind(0)
+
+    def _read(self, *names: str) -> dict[str, Tensor]:
         store = self.cache.hbm
-        return store.planes["pos"][:, : store.rows, :, : store.used()].unbind(0)
+        return store.read(range(store.rows), names)
 
     @cached_property
     def _state(self) -> dict[str, Tensor]:
@@ -140,8 +144,7 @@ class DecodeStep:
     @property
     def plain(self) -> bool:
         """Whether attention is just that, over one tier: new keys as they are, every slot seen."""
-        others = (self._numbers, self.cache.pages, self._layer_bias)
-        return len(self.tiers) == 1 and all(other is None for other in others)
+        return len(self.tiers) == 1 and self._numbers is None and self.cache.pages is None
 
     def observe(self, layer: int, query: Tensor, weights: Tensor | None, scaling: float) -> None:
         """What follows a plain step's attention: queries are kept, and the scorer is shown what it wants.
@@ -157,11 +160,14 @@ class DecodeStep:
         fields = {name: views[layer] for name, views in self._fields.items()}
         summed = self.cache.scorer.sums_heads
         both = (None, weights) if summed else (weights, None)
-        part = Part(fields, self._positions[layer], self._used[0][layer], *both)
+        keys = self._used[0][layer] if self._ragged is None else partial(_keys, self._ragged, layer)
+        part = Part(fields, self._positions[layer], keys, *both)
         self.cache.scorer.observe(Observed(layer, query, [part], self.now, self._state, scaling))
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         cache = self.cache
+        if self._ragged is not None:
+            return self._over_stretches(self._ragged, layer, query, key, value, scaling)
         keys, values = self._used[0][layer], self._used[1][layer]
         if self._numbers is not None:
             assert cache.facts.rope is not None, "checked when the cache was made"
@@ -178,13 +184,26 @@ class DecodeStep:
         if len(self.tiers) > 1:
             return self._over_tiers(layer, query, scaling).reshape(rows, 1, heads, dim)
         visible = self.visible[0]
-        if self._layer_bias is not None:
-            visible = replace(visible, bias=self._layer_bias[layer])
         if cache.pages is not None:
             visible = replace(visible, bias=self._page_bias(cache.pages, layer, query, key, visible.bias))
         part = decode_attention(query, keys, values, visible, scaling, weights=cache.needs_attention)
         if self.observed:
             self._observe(layer, query, [(cache.hbm, keys, part.weights)], scaling)
+        return part.out.reshape(rows, 1, heads, dim)
+
+    def _over_stretches(
+        self, store: RaggedStore, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
+    ) -> Tensor:
+        """Without the C kernel: heads are laid side by side for the moment, and masked where they have ended."""
+        for name, new in (("k", key), ("v", value)):
+            store.put(name, self.slots[layer], new[:, :, 0], layer)
+        rows, heads, _, dim = query.shape
+        grouped = query.reshape(rows, self.cache.geometry.kv_heads, -1, dim)
+        visible = replace(self.visible[0], bias=store.bias(layer))
+        wanted = self.cache.needs_attention
+        part = decode_attention(grouped, *store.layer(layer), visible, scaling, weights=wanted)
+        weights = part.weights.sum(2) if part.weights is not None and self.cache.scorer.sums_heads else part.weights
+        self.observe(layer, query, weights, scaling)
         return part.out.reshape(rows, 1, heads, dim)
 
     def _page_bias(
@@ -247,12 +266,19 @@ class DecodeStep:
 
     def finish(self) -> None:
         """Hands the hidden states to the scorer and writes the slot fields that it returns."""
+        store, rows = self.cache.hbm, len(self.now)
+        if self._ragged is not None and "_fields" in self.__dict__:  # what scorers have written
+            for name, views in self._fields.items():
+                store.write(range(rows), name, torch.stack(views))
         if not self._hidden:
             return
-        store, rows = self.cache.hbm, len(self.now)
         fields = self.cache.scorer.observe_hidden(self._hidden, self.cache.state.rows(slice(0, rows)))
         index = self.slots.unsqueeze(-1)
         for name, values in fields.items():
+            if self._ragged is not None:
+                new = values.to(self._ragged.planes[name].dtype).view(1, rows, 1).expand_as(self.slots)
+                self._ragged.put(name, self.slots, new)
+                continue
             plane = store.planes[name][:, :rows]
             plane.scatter_(3, index, values.to(plane.dtype).view(1, rows, 1, 1).expand_as(index))
 
@@ -286,10 +312,3 @@ def _part_of_all(part: Partial, share: Tensor, store: TierStore) -> Tensor | Non
     if part.weights is None:
         return None
     return part.weights.to(store.device) * share.to(part.weights).to(store.device).unsqueeze(-1)
-
-
-def _free_slots(store: TierStore) -> Tensor:
-    """[layers, rows, kv_heads, 1, used]: -inf where a slot holds no token, for heads that keep different numbers."""
-    free = store.planes["pos"][:, : store.rows, :, : store.used()] < 0
-    bias = torch.zeros(free.shape, dtype=store.geometry.dtype, device=store.device)
-    return bias.masked_fill_(free, float("-inf")).unsqueeze(3)

@@ -64,10 +64,13 @@ class TierStore:
         self.device = device
         self.pinned = pinned
         self.extents: list[int] = []
-        self.planes: dict[str, Tensor] = {
-            name: self._empty(name, tail, dtype, 0, 0) for name, (tail, dtype) in self._layout().items()
-        }
+        self.planes: dict[str, Tensor] = {}
         self._allocated = 0
+        self._create()
+
+    def _create(self) -> None:
+        for name, (tail, dtype) in self._layout().items():
+            self.planes[name] = self._empty(name, tail, dtype, 0, 0)
 
     def _layout(self) -> Layout:
         return {**self._content_layout(), **self._kept_layout(), **self._metadata_layout()}
@@ -101,6 +104,11 @@ class TierStore:
         shape = self.planes["pos"].shape
         return shape[1], shape[3]
 
+    @property
+    def vacant(self) -> bool:
+        """Whether rows have left whose room is still there."""
+        return self.capacity[0] > self.rows
+
     def reserve(self, rows: int, slots: int) -> None:
         """Grows the planes to at least this many rows and slots; existing contents stay where they are."""
         have_rows, have_slots = self.capacity
@@ -128,6 +136,9 @@ class TierStore:
                 new = self._empty(name, tail, dtype, rows, slots)
                 new[:, :rows_kept, :, :slots_kept] = self.planes[name][:, :rows_kept, :, :slots_kept]
                 self.planes[name] = new
+        self._count()
+
+    def _count(self) -> None:
         self._allocated = sum(plane.numel() * plane.element_size() for plane in self.planes.values())
 
     def adopt(self, other: "TierStore", order: Sequence[int]) -> None:
@@ -183,6 +194,23 @@ class TierStore:
         rows, used = self.rows, self.used()
         return self.planes["k"][layer, :rows, :, :used], self.planes["v"][layer, :rows, :, :used]
 
+    def read(self, rows: Sequence[int], names: Iterable[str]) -> dict[str, Tensor]:
+        """Some planes of some rows, [layers, len(rows), kv_heads, used, ...], to look at."""
+        chosen, used = neighbours(rows), self.used(rows)
+        return {name: self.planes[name][:, chosen, :, :used] for name in names}
+
+    def write(self, rows: Sequence[int], name: str, values: Tensor) -> None:
+        """The inverse of `read`."""
+        self.planes[name][:, neighbours(rows), :, : self.used(rows)] = values
+
+    def stretches(self, rows: Sequence[int]) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        """Planes as one long line of slots, [slots, ...], and of these rows where in it each (layer, row, KV head)
+        begins and how many tokens follow there: int64 [layers, len(rows), kv_heads]."""
+        pos = self.planes["pos"]
+        starts = torch.arange(pos[..., 0].numel(), device=pos.device).view(pos.shape[:3]) * pos.shape[3]
+        lengths = (pos[:, list(rows)] >= 0).sum(-1)
+        return {name: plane.flatten(0, 3) for name, plane in self.planes.items()}, starts[:, list(rows)], lengths
+
     def take(self, rows: Sequence[int], index: Tensor) -> dict[str, Tensor]:
         """Full-precision copies of rows' tokens: index [layers, len(rows), kv_heads, n] -> planes [..., n, ...]."""
         chosen, used = neighbours(rows), self.used(rows)
@@ -208,8 +236,9 @@ class TierStore:
         """Bytes beside one slot's keys and values: position, slot fields and kept codes."""
         return self._slot_bytes({**self._kept_layout(), **self._metadata_layout()})
 
-    def _slot_bytes(self, names: Iterable[str]) -> int:
-        return sum(self.planes[n].shape[4:].numel() * self.planes[n].element_size() for n in names)
+    @staticmethod
+    def _slot_bytes(layout: Layout) -> int:
+        return sum(math.prod(tail) * dtype.itemsize for tail, dtype in layout.values())
 
     def allocated_bytes(self) -> int:
         """Bytes of all planes, metadata and unused slots included."""

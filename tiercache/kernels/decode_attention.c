@@ -293,17 +293,16 @@ int tiercache_attend(const rectangle *n, const float *query, const void *keys, c
 }
 
 typedef struct {
-    int64_t keys, values;   /* addresses of the row's planes in layer 0 */
-    int64_t layer, head;    /* floats from one layer, and from one head, to the next */
-    int64_t extent, used;   /* slots, with the new token's; and of its lane */
-    int64_t weights;        /* where its weights begin */
+    int64_t keys, values; /* addresses of the first slot's */
+    int64_t extent, used; /* slots, with the new token's; and of its lane */
+    int64_t weights;      /* where its weights begin */
 } entry;
 
 typedef struct {
     shape shape;
     int64_t rows, heads, threads, used, layer;
     int64_t query_row, query_head, key_row, key_head, value_row, value_head;
-    const entry *entries; /* [rows] */
+    const entry *entries; /* [layers][rows][heads] */
     const int64_t *slots; /* of the new tokens, [layers][rows][heads] */
 } table;
 
@@ -316,16 +315,15 @@ typedef struct {
 static void append_and_attend(const void *job, int64_t row, int64_t head, int64_t item, room own) {
     const table_job *j = job;
     const table *n = j->n;
-    const entry *at = n->entries + row;
-    int64_t start = n->layer * at->layer + head * at->head;
-    int64_t slot = n->slots[n->layer * n->rows * n->heads + item];
-    float *keys = (float *)(intptr_t)at->keys + start, *values = (float *)(intptr_t)at->values + start;
+    int64_t here = n->layer * n->rows * n->heads + item, slot = n->slots[here];
+    const entry *at = n->entries + here;
+    float *keys = (float *)(intptr_t)at->keys, *values = (float *)(intptr_t)at->values;
     size_t bytes = sizeof(float) * n->shape.dim;
     memcpy(keys + slot * n->shape.key.slot, j->key + row * n->key_row + head * n->key_head, bytes);
     memcpy(values + slot * n->shape.value.slot, j->value + row * n->value_row + head * n->value_head, bytes);
     attend(&n->shape, at->extent, at->used, j->query + row * n->query_row + head * n->query_head, (place){keys, 0},
            (place){values, 0}, 0, j->out + item * n->shape.group * n->shape.dim, 0,
-           j->weights ? j->weights + at->weights + head * (n->shape.summed ? 1 : n->shape.group) * at->used : 0, own);
+           j->weights ? j->weights + at->weights : 0, own);
 }
 
 /* Rows of plain floats, wherever they lie: writes each one's new key and value, then attends.

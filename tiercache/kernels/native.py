@@ -22,6 +22,8 @@ from torch import Tensor
 
 from tiercache.attention import Partial
 from tiercache.quantize import Format
+from tiercache.ragged_store import RaggedStore
+from tiercache.store import TierStore
 
 log = logging.getLogger(__name__)
 
@@ -141,15 +143,27 @@ def _side(x: Tensor | Codes) -> tuple[_Side, _Steps, tuple[Tensor, Tensor | None
 
 @dataclass(frozen=True)
 class Plane:
-    """Keys and values of a lane's running rows: planes [layers, rows or more, kv_heads, slots, dim]."""
+    """Keys and values of a lane's running rows, as floats of two tensors; slots of one head follow one another.
+
+    starts, extents: int64, broadcast to [layers, rows, kv_heads]: the first float of each head, and its tokens with the
+    new one.
+    """
 
     keys: Tensor
     values: Tensor
-    extents: Sequence[int]
+    starts: Tensor
+    extents: Tensor
+    used: int
 
-    @property
-    def used(self) -> int:
-        return max(self.extents)
+
+def plane(store: TierStore) -> Plane:
+    keys, values = store.planes["k"], store.planes["v"]
+    if isinstance(store, RaggedStore):
+        return Plane(keys, values, store.starts * keys.stride(0), store.lengths, store.used())
+    (layer, row, head, *_), (layers, _, heads, *_) = keys.stride(), keys.shape
+    by_row = torch.arange(store.rows).view(-1, 1) * row + torch.arange(heads) * head
+    starts = torch.arange(layers).view(-1, 1, 1) * layer + by_row
+    return Plane(keys, values, starts, torch.tensor(store.extents).view(-1, 1), store.used())
 
 
 class RowTable:
@@ -164,21 +178,24 @@ class RowTable:
         scaling: float,
         summed: bool = False,
     ) -> None:
-        """slots: where each row's new token goes, int64 [layers, rows, kv_heads], contiguous. summed: weights are."""
+        """slots: where each head's new token goes, int64 [layers, rows, kv_heads], contiguous. summed: weights are."""
         _, rows, heads = slots.shape
-        wide = heads * (1 if summed else group)
-        entries: list[tuple[int, ...]] = []
-        self.starts = [0]
-        for plane in planes:
-            (layer, row, head, slot, _), size = plane.keys.stride(), plane.keys.element_size()
-            keys, values, used = plane.keys.data_ptr(), plane.values.data_ptr(), plane.used
-            for i, extent in enumerate(plane.extents):
-                step, weights = i * row * size, self.starts[-1] + i * wide * used
-                entries.append((keys + step, values + step, layer, head, extent, used, weights))
-            self.starts.append(self.starts[-1] + len(plane.extents) * wide * used)
+        wide = 1 if summed else group
+        self._rows = [plane.starts.shape[1] for plane in planes]
+        self._entries = torch.empty((*slots.shape, 5), dtype=torch.int64)
+        self.starts, first = [0], 0
+        for plane, count in zip(planes, self._rows, strict=True):
+            keys, values, extents, used, weights = self._entries[:, first : first + count].unbind(-1)
+            for addresses, floats in ((keys, plane.keys), (values, plane.values)):
+                torch.mul(plane.starts, floats.element_size(), out=addresses).add_(floats.data_ptr())
+            extents.copy_(plane.extents)
+            used.fill_(plane.used)
+            weights.copy_(self.starts[-1] + torch.arange(count * heads).view(-1, heads) * (wide * plane.used))
+            self.starts.append(self.starts[-1] + count * heads * wide * plane.used)
+            first += count
         self._kernel, self._planes, self._slots = kernel, planes, slots
-        self._entries = torch.tensor(entries, dtype=torch.int64)
-        shape = _Shape(group, planes[0].keys.shape[-1], 0, 0, summed, _Side(slot, 32), _Side(slot, 32), scaling)
+        dim = planes[0].keys.shape[-1]
+        shape = _Shape(group, dim, 0, 0, summed, _Side(dim, 32), _Side(dim, 32), scaling)
         self._n = _Table(shape, rows, heads, torch.get_num_threads(), max(plane.used for plane in planes))
         self._n.entries, self._n.slots = self._entries.data_ptr(), slots.data_ptr()
 
@@ -204,7 +221,8 @@ class RowTable:
             return out, None
         edges = zip(pairwise(self.starts), self._planes, strict=True)
         inner = (heads,) if n.shape.summed else (heads, group)
-        return out, [shares[a:b].view(len(p.extents), *inner, p.used) for (a, b), p in edges]
+        shaped = zip(edges, self._rows, strict=True)
+        return out, [shares[a:b].view(rows, *inner, p.used) for ((a, b), p), rows in shaped]
 
 
 def fits(query: Tensor, *others: Tensor) -> bool:
