@@ -118,8 +118,10 @@ class TieredCache:
         return self.another(staged=True)
 
     def adopt(self, staged: "TieredCache", order: Sequence[int]) -> slice:
-        """Takes over rows of another cache, in this order; returns their rows here. Don't use these there again."""
+        """Takes over rows of another cache, in this order; returns their rows here. There they can only be released."""
         first = self.rows
+        for row in order:
+            staged.sequences[row].write_positions(staged.hbm, row)
         for mine, theirs in zip(self.stores, staged.stores, strict=True):
             mine.adopt(theirs, order)
         self.state.adopt(staged.state, first, order)
@@ -237,25 +239,25 @@ class TieredCache:
             sequence.usage.after_event(sequence.tiers)
 
     def _trim(self) -> None:
-        """After tokens or rows have left. What collects between two events is kept room for."""
+        """After tokens or rows have left. New ones come to device memory."""
         for store in self.stores:
-            store.trim(self.policy.schedule.every if store is self.hbm else 0)
+            store.trim(1 + self.policy.schedule.every if store is self.hbm else 0)
 
     def row_positions(self, row: int) -> list[Tensor]:
         """Where a row's tokens lie: for each store int32 [layers, kv_heads, slots], -1 for a free one."""
         self.sequences[row].write_positions(self.hbm, row)
         return [store.read([row], ["pos"])["pos"][:, 0] for store in self.stores]
 
-    @torch.inference_mode()
     def leave(self, row: int) -> SequenceBytes:
         """Frees a row; the last row takes its index. Returns the sequence's ledger."""
         sequence = self.sequences[row]
-        account = close_account(
-            sequence.usage,
-            sequence.tiers,
-            self.sizes,
-            self.metadata_token_bytes,
-        )
+        account = close_account(sequence.usage, sequence.tiers, self.sizes, self.metadata_token_bytes)
+        self.release(row)
+        return account
+
+    @torch.inference_mode()
+    def release(self, row: int) -> None:
+        """Frees a row that has ended, or that another cache has adopted; the last row takes its index."""
         last = self.rows - 1
         self.sequences[last].write_positions(self.hbm, last)
         for store in self.stores:
@@ -268,7 +270,6 @@ class TieredCache:
         self.events.leave(row, last)
         self.sequences[row] = self.sequences[last]
         self.sequences.pop()
-        return account
 
     def check(self) -> None:
         """Asserts that storage and counts agree. Reads everything: for tests, not for the loop."""

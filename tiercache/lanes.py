@@ -4,6 +4,7 @@ A cache is a rectangle: every row has the slots of its longest one. So rows are 
 kept for what a much longer neighbour needs. The model's layers still see all rows at once; attention goes lane by lane.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -19,7 +20,8 @@ from tiercache.step import DecodeStep
 
 LIKE = 1.125  # a lane's longest row over its shortest: a sixteenth of its rectangle is unused on average
 FEW = 16  # tokens that are no difference
-MOST = 8  # lanes; each costs every layer a call
+MOST = 8  # lanes; each costs every step a little
+PARTING = 16  # steps between looks at whether a lane's rows are still alike: to part them is to copy them
 
 Owner = TypeVar("Owner")
 
@@ -37,11 +39,23 @@ class Lane(Generic[Owner]):
         return min(live), max(live)
 
     def leave(self, row: int) -> SequenceBytes:
-        """Frees a row; the last one takes its place."""
+        """Frees a row that has ended; the last one takes its place."""
         ledger = self.cache.leave(row)
+        self._forget(row)
+        return ledger
+
+    def part(self, rows: list[int], into: TieredCache) -> "Lane[Owner]":
+        """Some rows, in ascending order, as a lane of their own: in this empty cache."""
+        into.adopt(self.cache, rows)
+        parted = Lane(into, [self.owners[row] for row in rows])
+        for row in reversed(rows):
+            self.cache.release(row)
+            self._forget(row)
+        return parted
+
+    def _forget(self, row: int) -> None:
         self.owners[row] = self.owners[-1]
         self.owners.pop()
-        return ledger
 
 
 class Arrival(NamedTuple, Generic[Owner]):
@@ -59,6 +73,7 @@ class Lanes(Generic[Owner]):
         self._empty = empty
         self._lanes: list[Lane[Owner]] = []
         self._gone = Traffic()  # of caches that are no more
+        self._steps = 0
         self.allocated_peak = 0
 
     def __iter__(self) -> Iterator[Lane[Owner]]:
@@ -120,8 +135,11 @@ class Lanes(Generic[Owner]):
         return best
 
     def open(self) -> "LanesStep":
-        """Makes room for one token in each row; lanes that no longer differ become one."""
+        """Makes room for one token in each row. Lanes that have become alike are joined, unlike rows of one parted."""
         self._drop_ended()
+        self._steps += 1
+        if self._steps % PARTING == 0:
+            self._part_unlike()
         if len(self._lanes) > 1:
             self._join_alike()
         return LanesStep([lane.cache for lane in self._lanes])
@@ -146,6 +164,17 @@ class Lanes(Generic[Owner]):
                 long.owners.extend(short.owners)
                 self._drop(short)
                 self.allocated_peak = max(self.allocated_peak, before, self.allocated_bytes() + beside)
+
+    def _part_unlike(self) -> None:
+        """Rows that were the same under a budget's floor, say, grow apart when it begins to allow more."""
+        for lane in self:
+            shortest, longest = lane.lengths()
+            if self._alike(shortest, longest) or len(self._lanes) >= MOST:
+                continue
+            middle = math.sqrt(shortest * longest)
+            rows = [row for row, tiers in enumerate(lane.cache.tiers) if tiers.live < middle]
+            self._lanes.append(lane.part(rows, self._empty.another()))
+            self.allocated_peak = max(self.allocated_peak, self.allocated_bytes())
 
     def settle(self) -> None:
         """The policy's events that are due after a step."""

@@ -95,8 +95,8 @@ class RaggedStore(TierStore):
         self.extents[row] = self.extents[-1]
         self.extents.pop()
 
-    def trim(self, slack: int) -> None:
-        """Lays out anew where a sixteenth is neither used nor soon to be."""
+    def trim(self, soon: int) -> None:
+        """Lays out anew where a little is neither used nor soon to be."""
         spare, self._stale = self._room(), 0
         needed = int(self.lengths.sum()) + spare * self.lengths.numel()
         if len(self.planes["pos"]) - needed > needed // GROWTH:

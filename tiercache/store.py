@@ -17,8 +17,8 @@ from torch import Tensor
 
 from tiercache.quantize import Format
 
-QUANTUM = 8  # slots are allocated in multiples of this many
-GROWTH = 16  # a full store grows by this part of itself: so much is unused at most, and copying stays cheap
+QUANTUM = 2  # slots are allocated in multiples of this many
+GROWTH = 24  # a full store grows by this part of itself: so much is unused at most, and copying stays cheap
 
 
 @dataclass(frozen=True)
@@ -118,10 +118,14 @@ class TierStore:
             slots = _rounded(max(slots, have_slots + have_slots // GROWTH))
         self._resize(max(rows, have_rows), max(slots, have_slots))
 
-    def trim(self, slack: int) -> None:
-        """Gives back rows and slots where much more is there than is used; `slack` slots more are soon used again."""
+    def trim(self, soon: int) -> None:
+        """Gives back rows and slots where much more is there than is used.
+
+        soon: tokens that come to each row before anything leaves again; room for some of them is kept.
+        """
         rows, slots = self.capacity
-        few_rows, few_slots = self.rows, _rounded(self.used() + 1 + slack)
+        used = self.used()
+        few_rows, few_slots = self.rows, _rounded(used + min(soon, max(QUANTUM, used // GROWTH)))
         less_rows = few_rows if rows - few_rows > few_rows // 8 else rows
         less_slots = few_slots if slots - few_slots > few_slots // GROWTH else slots
         if (less_rows, less_slots) != (rows, slots):
@@ -148,7 +152,7 @@ class TierStore:
             return
         first, used = self.rows, max((other.extents[row] for row in order), default=0)
         self.join(len(order))
-        self.reserve(0, used + 1)
+        self.reserve(0, used)
         self.extents[first:] = [other.extents[row] for row in order]
         for name, plane in self.planes.items():
             plane[:, first : self.rows, :, :used] = other.planes[name][:, order, :, :used]
