@@ -241,7 +241,7 @@ class TieredCache:
     def _trim(self) -> None:
         """After tokens or rows have left. New ones come to device memory."""
         for store in self.stores:
-            store.trim(1 + self.policy.schedule.every if store is self.hbm else 0)
+            store.trim(max(1, self.policy.schedule.every) if store is self.hbm else 0)
 
     def row_positions(self, row: int) -> list[Tensor]:
         """Where a row's tokens lie: for each store int32 [layers, kv_heads, slots], -1 for a free one."""

@@ -194,7 +194,7 @@ class Engine:
         meter.watch(lanes)
         while waiting or rows:
             admitted = self._admit(waiting, policy, max_batch, rows)
-            groups = deque([admitted[i] for i in group] for group in by_length([r.prompt for r in admitted]))
+            groups = deque([admitted[i] for i in group] for group in by_length([r.prompt for r in admitted], self.limits.prefill_chunk))
             try:
                 while groups:
                     yield from self._prefill(groups.popleft(), policy, lanes, rows, meter, probe)

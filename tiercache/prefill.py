@@ -11,6 +11,7 @@ from tiercache.model import LoadedModel
 from tiercache.step import PrefillStep
 
 SHORT = 64  # tokens: below this, another forward pass costs more than padding
+PASS = 1024  # tokens of one forward pass: with more, nothing gets faster and activations take memory
 
 
 def prefill(
@@ -50,12 +51,17 @@ def stage(
     return [place[i] for i in range(len(keys))], last[[staged_row[first[key]] for key in keys]]
 
 
-def by_length(prompts: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The prompts' indices in groups to be prefilled together, longest first: none is padded to twice its length."""
+def by_length(prompts: Sequence[Sequence[int]], limit: int) -> list[list[int]]:
+    """The prompts' indices in groups to be prefilled together, longest first.
+
+    None is padded to twice its length, and what goes through the model at once, `limit` tokens of each prompt at most,
+    stays about what a processor's caches hold.
+    """
     groups: list[list[int]] = []
     for i in sorted(range(len(prompts)), key=lambda i: -len(prompts[i])):
         longest = len(prompts[groups[-1][0]]) if groups else 0
-        if groups and longest < 2 * max(len(prompts[i]), SHORT):
+        room = groups and (len(groups[-1]) + 1) * min(longest, limit) <= PASS
+        if room and longest < 2 * max(len(prompts[i]), SHORT):
             groups[-1].append(i)
         else:
             groups.append([i])

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tiercache.quantize import Format
 
+LITTLE = 8  # up to this part of what is used is little
 QUANTUM = 2  # slots are allocated in multiples of this many
 GROWTH = 24  # a full store grows by this part of itself: so much is unused at most, and copying stays cheap
 
@@ -89,10 +90,22 @@ class TierStore:
         kept: Layout = {"kept": ((), torch.bool)} if self.ledger else {}
         return {"pos": ((), torch.int32), **{name: ((), dtype) for name, dtype in self.fields.items()}, **kept}
 
-    def _empty(self, name: str, tail: Sequence[int], dtype: torch.dtype, rows: int, slots: int) -> Tensor:
+    def _empty(
+        self,
+        name: str,
+        tail: Sequence[int],
+        dtype: torch.dtype,
+        rows: int,
+        slots: int,
+        filled: tuple[int, int] = (0, 0),
+    ) -> Tensor:
+        """filled: rows and slots that the caller fills at once."""
         # Zeros, not garbage: a masked slot's value is multiplied by a zero weight, and 0 * nan is nan.
         shape = (self.geometry.layers, rows, self.geometry.kv_heads, slots, *tail)
-        return torch.full(shape, empty_value(name), dtype=dtype, device=self.device, pin_memory=self.pinned)
+        plane = torch.empty(shape, dtype=dtype, device=self.device, pin_memory=self.pinned)
+        plane[:, filled[0] :] = empty_value(name)
+        plane[:, :, :, filled[1] :] = empty_value(name)
+        return plane
 
     @property
     def rows(self) -> int:
@@ -121,11 +134,13 @@ class TierStore:
     def trim(self, soon: int) -> None:
         """Gives back rows and slots where much more is there than is used.
 
-        soon: tokens that come to each row before anything leaves again; room for some of them is kept.
+        soon: tokens that come to each row before anything leaves again. Room for all of them is kept where that is
+            little, so that nothing is allocated between two events.
         """
         rows, slots = self.capacity
         used = self.used()
-        few_rows, few_slots = self.rows, _rounded(used + min(soon, max(QUANTUM, used // GROWTH)))
+        more = soon if soon <= used // LITTLE else min(soon, max(QUANTUM, used // GROWTH))
+        few_rows, few_slots = self.rows, _rounded(used + more)
         less_rows = few_rows if rows - few_rows > few_rows // 8 else rows
         less_slots = few_slots if slots - few_slots > few_slots // GROWTH else slots
         if (less_rows, less_slots) != (rows, slots):
@@ -137,7 +152,7 @@ class TierStore:
         rows_kept, slots_kept = min(rows, have_rows), min(slots, have_slots)
         with torch.inference_mode(self.planes["pos"].is_inference()):  # the same kind of tensor, whoever calls
             for name, (tail, dtype) in self._layout().items():
-                new = self._empty(name, tail, dtype, rows, slots)
+                new = self._empty(name, tail, dtype, rows, slots, (rows_kept, slots_kept))
                 new[:, :rows_kept, :, :slots_kept] = self.planes[name][:, :rows_kept, :, :slots_kept]
                 self.planes[name] = new
         self._count()
