@@ -149,7 +149,7 @@ class _Running(Cache):
         assert self.cache is not None, "it is new"
         self._check_context(max(map(len, prompts)))
         last = []
-        for group in by_length(prompts, self.limits.prefill_chunk):
+        for group in by_length(prompts, chunk):
             texts, seeds = [prompts[i] for i in group], [seed + i for i in group]
             last.append(prefill(self.loaded, self.cache, texts, seeds, chunk))
             self.order += group

@@ -9,6 +9,7 @@ from torch import Tensor
 from tiercache.errors import PolicyError
 from tiercache.events import Events
 from tiercache.ledger import SequenceBytes, Traffic, close_account
+from tiercache.packed_store import PackedStore
 from tiercache.pages import PageBounds
 from tiercache.placement import RowTiers
 from tiercache.policy import Policy
@@ -19,7 +20,7 @@ from tiercache.rowstate import QueryWindow, RowState
 from tiercache.scorers import Facts, Scorer, make_scorer
 from tiercache.sequence import CachedSequence
 from tiercache.sizes import sizes
-from tiercache.store import Geometry, PackedStore, TierStore
+from tiercache.store import Geometry, TierStore
 from tiercache.streaming import TransferClock
 
 

@@ -194,7 +194,8 @@ class Engine:
         meter.watch(lanes)
         while waiting or rows:
             admitted = self._admit(waiting, policy, max_batch, rows)
-            groups = deque([admitted[i] for i in group] for group in by_length([r.prompt for r in admitted], self.limits.prefill_chunk))
+            together = by_length([request.prompt for request in admitted], self.limits.prefill_chunk)
+            groups = deque([admitted[i] for i in group] for group in together)
             try:
                 while groups:
                     yield from self._prefill(groups.popleft(), policy, lanes, rows, meter, probe)
@@ -258,11 +259,9 @@ class Engine:
             hidden = _forward(self.loaded, step, [row.tokens[-1] for row in running], self.limits.compiled)
             lanes.settle()
             self._next_tokens(hidden, running)
-        start = 0
-        for lane in lanes:
-            count = len(lane.owners)
-            _show(probe, lane, 0, hidden[start : start + count])
-            start += count
+        parts = hidden.split([len(lane.owners) for lane in lanes])  # type: ignore[no-untyped-call]
+        for lane, part in zip(lanes, parts, strict=True):
+            _show(probe, lane, 0, part)
         yield from self._retire(lanes, rows, meter, probe)
 
     def _next_tokens(self, hidden: Tensor, rows: list[_Row]) -> None:

@@ -8,7 +8,7 @@ modules' own become views of the joined ones.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from tiercache.kernels.layer import Operations, fits, operations
 from tiercache.step import Step
 
 LAYERS = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer")
@@ -79,8 +80,7 @@ class LeanLayer:
 
     def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, step: Step, compiled: bool = False) -> Tensor:
         """hidden [rows, n, hidden]; cos and signed sin [rows, 1, n, d]."""
-        parts = compiled_parts(hidden.device.type) if compiled and hidden.shape[1] == 1 else (_before, _after)
-        before, after = parts
+        before, after = self._parts(hidden, compiled)
         query_norm, key_norm = (norm.weight if norm is not None else None for norm in (self.query_norm, self.key_norm))
         query, key, value = before(
             hidden, cos, sin, self.before.weight, self.inputs.weight, self.inputs.bias,
@@ -88,10 +88,17 @@ class LeanLayer:
             (self.queries, self.keys, self.dim), self.eps,
         )  # fmt: skip
         out = step.attend(self.index, query, key, value, self.scaling)
-        return after(
+        result: Tensor = after(
             hidden, out, self.output.weight, self.output.bias, self.between.weight,
             self.gates.weight, self.gates.bias, self.down.weight, self.down.bias, self.eps,
         )  # fmt: skip
+        return result
+
+    def _parts(self, hidden: Tensor, compiled: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        if compiled and hidden.shape[1] == 1:
+            return compiled_parts(hidden.device.type)
+        ours = operations() if fits(hidden, self.dim, self.down.in_features) else None
+        return (partial(_before_in_c, ours), partial(_after_in_c, ours)) if ours is not None else (_before, _after)
 
 
 # The parts before and after attention take weights as arguments: compiled once, they serve all layers.
@@ -140,6 +147,48 @@ def _after(
     gates = F.linear(_norm(hidden, norm, eps), gates_weight, gates_bias)
     width = gates.shape[-1] // 2
     return hidden + F.linear(F.silu(gates[..., :width]) * gates[..., width:], down_weight, down_bias)
+
+
+def _before_in_c(
+    ours: Operations,
+    hidden: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    norm: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    query_norm: Tensor | None,
+    key_norm: Tensor | None,
+    sizes: tuple[int, int, int],
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    (queries, keys, dim), (rows, n, _) = sizes, hidden.shape
+    states = F.linear(ours.norm(hidden, norm, eps), weight, bias).view(rows, n, -1, dim)
+    if query_norm is not None and key_norm is not None:
+        ours.norm_heads_(states[:, :, :queries], query_norm, eps)
+        ours.norm_heads_(states[:, :, queries : queries + keys], key_norm, eps)
+    ours.rotate_(states[:, :, : queries + keys], cos, sin)
+    states = states.transpose(1, 2)
+    return states[:, :queries], states[:, queries : queries + keys], states[:, queries + keys :]
+
+
+def _after_in_c(
+    ours: Operations,
+    hidden: Tensor,
+    out: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    norm: Tensor,
+    gates_weight: Tensor,
+    gates_bias: Tensor | None,
+    down_weight: Tensor,
+    down_bias: Tensor | None,
+    eps: float,
+) -> Tensor:
+    rows, n, _ = hidden.shape
+    hidden = hidden + F.linear(out.reshape(rows, n, -1), weight, bias)
+    gates = F.linear(ours.norm(hidden, norm, eps), gates_weight, gates_bias)
+    return hidden + F.linear(ours.gate(gates), down_weight, down_bias)
 
 
 @cache

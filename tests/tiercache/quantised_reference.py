@@ -7,13 +7,14 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
+from tiercache.packed_store import PackedStore
 from tiercache.parts import Storage
 from tiercache.placement import Move
 from tiercache.quantize import (
     formats,
 )
 from tiercache.retier import retier
-from tiercache.store import Geometry, PackedStore, TierStore
+from tiercache.store import Geometry, TierStore
 
 CPU = torch.device("cpu")
 

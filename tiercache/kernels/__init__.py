@@ -14,7 +14,8 @@ from torch import Tensor
 from tiercache import attention
 from tiercache.attention import Partial
 from tiercache.kernels import native, on_cuda
-from tiercache.store import PackedStore, TierStore
+from tiercache.packed_store import PackedStore
+from tiercache.store import TierStore
 
 
 @dataclass

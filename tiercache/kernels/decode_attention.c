@@ -1,25 +1,12 @@
 /* One decode query per row over the slots that the row really holds: output, log-sum-exp and weights in one pass.
 
    Each (row, KV head) is worked on alone, in a fixed order, up to the row's own extent: a row's bits don't depend on
-   its neighbours, and short rows cost what they hold. Vectors of eight floats; the compiler maps them to the machine. */
+   its neighbours, and short rows cost what they hold. */
 
-#include <math.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "vectors.h"
 
-typedef float v8 __attribute__((vector_size(32)));
-typedef float loose8 __attribute__((vector_size(32), aligned(4), may_alias));
-typedef int32_t mask8 __attribute__((vector_size(32)));
-typedef uint32_t word8 __attribute__((vector_size(32)));
-
-#define INLINE static inline __attribute__((always_inline))
 enum { TILE = 64 };           /* slots whose keys or values stay in the first-level cache while several heads read them */
 enum { MOST_CHANNELS = 512 }; /* of a head with quantised keys or values */
-
-INLINE v8 load(const float *from) { return *(const loose8 *)from; }
-INLINE void store(float *to, v8 x) { *(loose8 *)to = x; }
-INLINE v8 pick(mask8 which, v8 yes, v8 no) { return (v8)(((mask8)yes & which) | ((mask8)no & ~which)); }
 
 /* Eight sums over the lanes of eight vectors. */
 INLINE v8 sums(const v8 a[8]) {
@@ -32,21 +19,6 @@ INLINE v8 sums(const v8 a[8]) {
                __builtin_shufflevector(b[2 * i], b[2 * i + 1], 2, 3, 10, 11, 6, 7, 14, 15);
     return __builtin_shufflevector(c[0], c[1], 0, 2, 8, 10, 4, 6, 12, 14) +
            __builtin_shufflevector(c[0], c[1], 1, 3, 9, 11, 5, 7, 13, 15);
-}
-
-/* e^x for x <= 0, by the range reduction and the polynomial of Cephes; 0 where it would be below 1e-37, and what is no number stays none. */
-INLINE v8 exponential(v8 x) {
-    v8 n = x * 1.44269504f + 12582912.0f; /* adding 1.5 * 2^23 rounds to an integer, in the low bits */
-    mask8 power = (mask8)n << 23;
-    n -= 12582912.0f;
-    v8 r = x - n * 0.693359375f + n * 2.12194440e-4f;
-    v8 y = 1.9875691500e-4f * r + 1.3981999507e-3f;
-    y = y * r + 8.3334519073e-3f;
-    y = y * r + 4.1665795894e-2f;
-    y = y * r + 1.6666665459e-1f;
-    y = y * r + 5.0000001201e-1f;
-    y = y * r * r + r + 1.0f;
-    return (v8)((mask8)(y * (v8)(power + 0x3f800000)) & ~(x <= -85.0f));
 }
 
 /* out[heads][8 * vectors] += weights[heads][slots] values[slots][8 * vectors] */
@@ -146,15 +118,6 @@ INLINE const float *tile(const side *s, place at, int64_t first, int64_t count, 
     else if (s->bits == 4) unfold(s, at, first, count, dim, scratch, 4);
     else unfold(s, at, first, count, dim, scratch, 8);
     return scratch;
-}
-
-/* Whether it was built with threads. */
-int tiercache_threads(void) {
-#ifdef _OPENMP
-    return 1;
-#else
-    return 0;
-#endif
 }
 
 /* A thread's own memory: logits [group][stride], room for all slots rounded up to 8, and a tile. */

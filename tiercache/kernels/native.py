@@ -1,34 +1,20 @@
-"""The C kernel for CPUs: built once per machine by its own compiler, kept in the user's cache, called through ctypes.
-
-`TIERCACHE_NATIVE=0` turns it off.
-"""
+"""Attention's C kernel for CPUs, called through ctypes."""
 
 import ctypes
 import functools
-import hashlib
-import logging
-import os
-import platform
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from tiercache.attention import Partial
+from tiercache.kernels.build import load
 from tiercache.quantize import Format
 from tiercache.ragged_store import RaggedStore
 from tiercache.store import TierStore
 
-log = logging.getLogger(__name__)
-
-SOURCE = Path(__file__).with_name("decode_attention.c")
-FLAGS = ("-O3", "-march=native", "-fPIC", "-Wno-psabi")
 LANES = 8  # floats of one vector: head_dim is a multiple
 TILE, CHANNELS = 64, 512  # as in the source
 NO_MEMORY = "no memory left for attention's logits"
@@ -87,13 +73,11 @@ class Codes:
 
 
 class Kernel:
-    """The loaded library. threads: whether it uses torch's; without OpenMP each call is one thread's."""
+    """The functions of the library."""
 
-    def __init__(self, path: Path) -> None:
-        library = ctypes.CDLL(str(path))
+    def __init__(self, library: ctypes.CDLL) -> None:
         self._attend = library.tiercache_attend
         self._attend.argtypes = (ctypes.POINTER(_Rectangle), *[ctypes.c_void_p] * 9)
-        self.threads = bool(library.tiercache_threads())
         self.append_and_attend = library.tiercache_append_and_attend
         self.append_and_attend.argtypes = (ctypes.POINTER(_Table), *[ctypes.c_void_p] * 5)
 
@@ -246,76 +230,6 @@ def unfolds(*packed: Codes) -> bool:
 
 @functools.cache
 def kernel() -> Kernel | None:
-    """The kernel, built if it must be; None where that can't be done, which is logged once."""
-    if os.environ.get("TIERCACHE_NATIVE") == "0":
-        return None
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        log.warning("no C compiler (cc, gcc, clang): attention on this CPU runs on torch's slower kernels")
-        return None
-    try:
-        loaded = Kernel(_built(compiler))
-    except (OSError, subprocess.SubprocessError) as problem:
-        log.warning("the C kernel can't be used, torch's slower ones are: %s", _reason(problem))
-        return None
-    if not loaded.threads:
-        log.warning("the C kernel was built without OpenMP (%s) and runs on one thread", compiler)
-    return loaded
-
-
-def _built(compiler: str) -> Path:
-    """The shared library, from the user's cache or built anew."""
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True, timeout=60).stdout
-    source = SOURCE.read_bytes()
-    key = hashlib.sha256(b"\0".join([source, version.encode(), _processor().encode(), repr(FLAGS).encode()]))
-    folder = _folder()
-    path = folder / f"decode_attention-{key.hexdigest()[:16]}.so"
-    if path.exists():
-        return path
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        ready = Path(scratch) / path.name
-        try:  # its threads are torch's own, which has loaded their library for everybody; not linked, so never twice
-            _build(compiler, ready, "-fopenmp")
-        except (OSError, subprocess.SubprocessError) as problem:
-            log.info("not with OpenMP: %s", _reason(problem))
-            _build(compiler, ready)
-        os.replace(ready, path)  # several processes may build at once
-    return path
-
-
-def _build(compiler: str, ready: Path, *flags: str) -> None:
-    """Compiles, links and loads it, or raises."""
-    compiled = ready.with_suffix(".o")
-    for command in (
-        [compiler, *FLAGS, *flags, "-c", str(SOURCE), "-o", str(compiled)],
-        [compiler, "-shared", str(compiled), "-o", str(ready), "-lm"],
-    ):
-        subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
-    Kernel(ready)
-
-
-def _reason(problem: Exception) -> str:
-    return str(getattr(problem, "stderr", None) or problem).strip()[-300:]
-
-
-def _folder() -> Path:
-    """A folder that nobody else may write to: what lies there is run."""
-    try:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        folder = base / "tiercache" / "kernels"
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        state = folder.stat()
-        if state.st_uid == os.getuid() and not state.st_mode & 0o022 and os.access(folder, os.W_OK):
-            return folder
-    except (OSError, RuntimeError, AttributeError):  # no folder, no home, no such thing on this system
-        pass
-    return Path(tempfile.mkdtemp(prefix="tiercache-kernels-"))
-
-
-def _processor() -> str:
-    """What code for this processor alone depends on: a home folder may be shared by machines of different kinds."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return "\n".join(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}))
-    except OSError:
-        return platform.machine() + platform.processor()
+    """The kernel, built if it must be; None where that can't be done."""
+    library = load("decode_attention.c")
+    return Kernel(library) if library is not None else None
