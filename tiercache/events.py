@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from tiercache.compaction import best, compact
+from tiercache.kernels import free_one
 from tiercache.ledger import Traffic
 from tiercache.placement import Move, due_moves, protected_intervals
 from tiercache.policy import Policy
 from tiercache.ragged import keep_mask
 from tiercache.ragged_store import RaggedStore
-from tiercache.ranking import NOWHERE, Ranker, RowFacts, inside, unprotected
+from tiercache.ranking import NOWHERE, Ranker, RowFacts, candidate_edges, inside, unprotected
 from tiercache.retier import move_thought, retier
 from tiercache.scorers import View
 from tiercache.sequence import CachedSequence
@@ -159,21 +160,24 @@ class Events:
         """Evicts the lowest-ranked candidate of each of these rows; its slot stays free for the next token."""
         self._write_newest(rows)
         total, used = len(self.sequences), self.hbm.used()
-        device = self.hbm.device
-        planes = {name: self.hbm.planes[name][:, :total, :, :used] for name in ("pos", *self.hbm.fields)}
-        pos = planes["pos"]
-        everyone = list(range(total))
+        names = ("pos", *self.hbm.fields)
+        planes = {name: self.hbm.planes[name][:, :total, :, :used] for name in names}
         spans = [protected_intervals(self.policy.placement, sequence.tiers) for sequence in self.sequences]
-        candidate = unprotected(pos, spans)
-        score = self.ranker.score(self._view(planes, candidate, everyone))
-        score = score.masked_fill(~candidate, float("inf"))
-        lowest = candidate & (score == score.amin(-1, keepdim=True))
-        victim = torch.where(lowest, pos, NOWHERE).argmin(-1)  # among equals the oldest goes
-        self.victims[:, :total] = victim
+        candidate = unprotected(planes["pos"], spans)
+        score = self.ranker.score(self._view(planes, candidate, list(range(total))))
         for row in rows:
             self.sequences[row].hole = True
-        chosen = torch.tensor([sequence.hole for sequence in self.sequences], device=device).view(1, total, 1, 1)
-        index = victim.unsqueeze(-1)
+        edges = candidate_edges(spans)
+        kernel = free_one.free_one() if free_one.fits(list(planes.values()), score) else None
+        if kernel is not None and edges is not None:
+            kernel(list(planes.values()), score, rows, edges, self.victims)
+            return
+        score = score.masked_fill(~candidate, float("inf"))
+        lowest = candidate & (score == score.amin(-1, keepdim=True))
+        victim = torch.where(lowest, planes["pos"], NOWHERE).argmin(-1)  # among equals the oldest goes
+        self.victims[:, :total] = victim
+        chosen = torch.tensor([sequence.hole for sequence in self.sequences], device=self.hbm.device)
+        chosen, index = chosen.view(1, total, 1, 1), victim.unsqueeze(-1)
         for name, plane in planes.items():
             plane.scatter_(3, index, torch.where(chosen, empty_value(name), plane.gather(3, index)))
 

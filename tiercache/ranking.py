@@ -166,18 +166,23 @@ def inside(pos: Tensor, spans: Sequence[Spans]) -> Tensor:
 
 def unprotected(pos: Tensor, spans: Sequence[Spans]) -> Tensor:
     """Which slots hold a token outside of all spans; in fewer steps where only a row's first and newest are inside."""
-    edges = [_edges(row) for row in spans]
-    if None in edges:
+    edges = candidate_edges(spans)
+    if edges is None:
         return (pos >= 0) & ~inside(pos, spans)
-    first, newest = torch.tensor(edges, dtype=torch.int32, device=pos.device).view(1, -1, 2, 1, 1).unbind(2)
+    first, newest = edges.to(pos.device).view(1, -1, 2, 1, 1).unbind(2)
     return (pos >= first) & (pos < newest)
 
 
-def _edges(spans: Spans) -> tuple[int, int] | None:
-    """Where the protected first tokens end and the newest, which reach to the end of the sequence, begin."""
-    if len(spans) == 1:
-        return 0, spans[0][0]
-    return (spans[0][1], spans[1][0]) if len(spans) == 2 and spans[0][0] == 0 else None
+def candidate_edges(spans: Sequence[Spans]) -> Tensor | None:
+    """Between the protected first tokens and the newest, which reach to the end: int32 [rows, 2], on the host.
+
+    None where a row has other spans.
+    """
+    edges = [
+        (0, row[0][0]) if len(row) == 1 else (row[0][1], row[1][0]) if len(row) == 2 and row[0][0] == 0 else None
+        for row in spans
+    ]
+    return None if None in edges else torch.tensor(edges, dtype=torch.int32)
 
 
 def window_sums(score: Tensor, pos: Tensor, window: int) -> Tensor:
