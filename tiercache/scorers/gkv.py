@@ -6,7 +6,7 @@ from torch import Tensor
 from tiercache.catalog.windowed import GKV
 from tiercache.scorers.base import Facts, Scorer, View
 from tiercache.scorers.rkv import redundancy
-from tiercache.scorers.window import own_tokens, pooled, softmax, window_logits
+from tiercache.scorers.window import own_tokens, pooled, window_votes
 
 
 class GlobalScore(Scorer):
@@ -35,8 +35,7 @@ class GlobalScore(Scorer):
     def remember(self, view: View) -> dict[str, Tensor]:
         own = own_tokens(view, self.signal.queries)
         layers = range(view.pos.shape[0])
-        # [R, H, group, w, S] -> [R, H, S]
-        votes = torch.stack([softmax(window_logits(view, layer, self.wide)).amax(2).sum(2) for layer in layers])
+        votes = torch.stack([window_votes(view, layer, self.wide, largest=True) for layer in layers])
         votes = _relative(votes.masked_fill(own, 0))
         return {"memory": torch.maximum(view.fields["memory"] * self.signal.decay, votes)}
 

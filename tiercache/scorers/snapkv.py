@@ -5,7 +5,7 @@ from torch import Tensor
 
 from tiercache.catalog.windowed import SnapKV
 from tiercache.scorers.base import Facts, Scorer, View
-from tiercache.scorers.window import own_tokens, pooled, softmax, window_logits
+from tiercache.scorers.window import own_tokens, pooled, window_votes
 
 
 class ObservationWindow(Scorer):
@@ -27,7 +27,6 @@ class ObservationWindow(Scorer):
     def score(self, view: View) -> Tensor:
         own = own_tokens(view, self.signal.queries)
         layers = range(view.pos.shape[0])
-        # [R, H, group, w, S] -> [R, H, S]
-        votes = torch.stack([softmax(window_logits(view, layer, self.wide)).sum(3).mean(2) for layer in layers])
+        votes = torch.stack([window_votes(view, layer, self.wide) for layer in layers])
         votes = pooled(votes.masked_fill(own, 0), self.signal.kernel, self.signal.pool)
         return votes.masked_fill(own, self.signal.queries + 1.0)  # no token can get more than a vote of each query

@@ -8,12 +8,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tiercache.kernels import votes
 from tiercache.scorers.base import View
 
 
 def own_tokens(view: View, queries: int) -> Tensor:
     """Which slots hold the newest tokens themselves, those whose queries vote: bool [L, R, H, S]."""
     return view.pos >= (view.seen - queries).clamp_min(0).view(1, -1, 1, 1)
+
+
+def window_votes(view: View, layer: int, wide: torch.dtype, largest: bool = False) -> Tensor:
+    """Shares of one layer's tokens in the attention of the newest queries, summed over these: [R, H, S].
+
+    Over the query heads that share a KV head, the mean or the `largest`.
+    """
+    assert view.queries is not None, "this scorer needs queries"
+    assert view.query_pos is not None, "queries have positions"
+    assert view.keys is not None, "this scorer needs keys"
+    query, keys, pos = view.queries[layer], view.keys[layer], view.pos[layer]
+    kernel = votes.votes() if votes.fits(query, keys, pos) else None
+    if kernel is not None:
+        found = kernel(query, view.query_pos, keys, pos, view.scaling, largest)
+        return found if largest else found.div_(query.shape[1] // keys.shape[1])
+    shares = softmax(window_logits(view, layer, wide))  # [R, H, group, w, S]
+    return shares.amax(2).sum(2) if largest else shares.sum(3).mean(2)
 
 
 def window_logits(view: View, layer: int, wide: torch.dtype) -> Tensor:
