@@ -1,5 +1,6 @@
 """The parts of a policy beside its scorer: placement, storage, schedule. Plain data; no torch here."""
 
+from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Literal
 
@@ -138,17 +139,17 @@ class Placement(Strict):
                 )
         return self
 
-    @property
+    @cached_property
     def tiered(self) -> bool:
         """Whether anything ever lives outside full-precision device memory."""
         return self.hbm < 1.0 or self.packed_bytes > 0 or self.pack_thoughts
 
-    @property
+    @cached_property
     def ragged(self) -> bool:
         """Whether (layer, KV head) pairs may keep different numbers of tokens."""
         return self.share != "head" or self.pyramid is not None
 
-    @property
+    @cached_property
     def evicts(self) -> bool:
         return self.budget is not None or self.evict > 0 or self.chunk is not None
 

@@ -6,7 +6,7 @@ sequence's bytes before it starts, and both use the code that the cache itself o
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -281,12 +281,16 @@ def trajectory(policy: Policy, prompt: int, generated: int, size: Sizes | None =
         yield replace(row)
 
 
-def due_moves(policy: Policy, row: RowTiers, size: Sizes | None = None) -> Iterator[Move]:
+def due_moves(policy: Policy, row: RowTiers, size: Sizes | None = None) -> Iterable[Move]:
     """The moves due now, one after the other: the caller applies each before it asks for the next."""
     if policy.placement.segment is not None:
-        yield from _thought_moves(policy, policy.placement.segment, row, size)
-        return
+        return _thought_moves(policy, policy.placement.segment, row, size)
+    if policy.placement.chunk is not None:
+        return _chunk_moves(policy, row)
     move = next_move(policy, row, size)
-    while move is not None:
+    return () if move is None else (move,)
+
+
+def _chunk_moves(policy: Policy, row: RowTiers) -> Iterator[Move]:
+    while (move := next_move(policy, row)) is not None:
         yield move
-        move = next_move(policy, row, size) if move.chunk else None

@@ -12,7 +12,7 @@ Importing this module doesn't import torch.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from tiercache.catalog import PRESETS, SIGNALS
@@ -65,7 +65,7 @@ class Policy:
         parts = {part: getattr(self, part).model_dump(mode="json") for part in PARTS}
         return {"name": self.name, **parts}
 
-    @property
+    @cached_property
     def acts(self) -> bool:
         """Whether any token ever moves."""
         return self.placement.evicts or self.placement.tiered
