@@ -42,7 +42,7 @@ def compact(
         old = plane[:, chosen, :, settled:used]
         moved = gather(old, index)
         if name in metadata:
-            moved = torch.where(filled, moved, empty_value(name))
+            moved = moved.masked_fill(~filled, empty_value(name))
             plane[:, chosen, :, settled + count : used] = empty_value(name)
         elif name == "k" and renumber is not None:
             moved = renumber.turn(moved, torch.arange(count, device=index.device) - index)

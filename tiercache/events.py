@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tiercache.compaction import best, compact
-from tiercache.kernels import free_one
+from tiercache.kernels import evict, free_one
 from tiercache.ledger import Traffic
 from tiercache.placement import Move, due_moves, protected_intervals
 from tiercache.policy import Policy
@@ -150,9 +150,14 @@ class Events:
         pos = planes["pos"]
         spans = [protected_intervals(self.policy.placement, self.sequences[row].tiers) for row in rows]
         protected = inside(pos, spans)
-        score = self.ranker.score(self._view(planes, (pos >= 0) & ~protected, rows)).double()
-        kept = torch.tensor([self.sequences[row].tiers.live for row in rows], device=pos.device).view(1, -1, 1)
-        keep = best(score.masked_fill(protected, float("inf")), pos, kept)
+        score = self.ranker.score(self._view(planes, (pos >= 0) & ~protected, rows))
+        live = [self.sequences[row].tiers.live for row in rows]
+        kernel = evict.evict() if self._renumber is None and evict.fits(self.hbm, score) else None
+        if kernel is not None:
+            kernel(self.hbm, rows, score, protected, live)
+            return
+        kept = torch.tensor(live, device=pos.device).view(1, -1, 1)
+        keep = best(score.double().masked_fill(protected, float("inf")), pos, kept)
         settled = min(span[0][1] if span and span[0][0] == 0 else 0 for span in spans)  # sinks, or the whole prompt
         compact(self.hbm, rows, keep, self._renumber, settled)
 

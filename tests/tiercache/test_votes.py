@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def plainly(query, query_pos, keys, pos, scaling, largest):  # type: ignore[no-untyped-def]
-    rows, heads, used, dim = keys.shape
+    rows, heads, _, dim = keys.shape
     grouped = query.double().reshape(rows, heads, -1, query.shape[2], dim)
     logits = torch.einsum("rhgwd,rhsd->rhgws", grouped, keys.double()) * scaling
     sees = (pos[:, :, None] >= 0) & (pos[:, :, None] <= query_pos[:, None, :, None])
