@@ -1,7 +1,6 @@
 """Budgets that heads or layers share: each (layer, KV head) keeps another number of tokens, the mean is the budget.
 
-Slots stay rectangular: a row's extent is its largest head's, and heads with fewer tokens leave slots free, which
-attention masks. So the ledger counts what is kept, and allocated bytes what that costs a rectangular store.
+Where such rows run, each head has room for what it keeps itself: `tiercache.ragged_store`.
 """
 
 import torch

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tiercache.attention import Partial, combine, fused_attention, prefill_attention
 from tiercache.cache import TieredCache
-from tiercache.kernels import Visible, decode_attention, tier_attention
+from tiercache.kernels import Visible, decode_attention, on_cuda, tier_attention
 from tiercache.pages import PageBounds, page_bounds, pages_to_read, unread
 from tiercache.ragged_store import RaggedStore
 from tiercache.scorers.base import Observed, ObservedPrefill, Part, Source
@@ -194,14 +194,19 @@ class DecodeStep:
     def _over_stretches(
         self, store: RaggedStore, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
     ) -> Tensor:
-        """Without the C kernel: heads are laid side by side for the moment, and masked where they have ended."""
+        """Where the C kernel doesn't fit: heads are read as they lie, or laid side by side for now and masked."""
         for name, new in (("k", key), ("v", value)):
             store.put(name, self.slots[layer], new[:, :, 0], layer)
         rows, heads, _, dim = query.shape
         grouped = query.reshape(rows, self.cache.geometry.kv_heads, -1, dim)
-        visible = replace(self.visible[0], bias=store.bias(layer))
         wanted = self.cache.needs_attention
-        part = decode_attention(grouped, *store.layer(layer), visible, scaling, weights=wanted)
+        if on_cuda.fits(grouped):
+            planes, starts, extents = store.planes, store.starts[layer], store.lengths[layer]
+            places = (grouped, planes["k"], planes["v"], extents, None, scaling)
+            part = on_cuda.decode_attention(*places, weights=wanted, starts=starts, longest=store.used())
+        else:
+            visible = replace(self.visible[0], bias=store.bias(layer))
+            part = decode_attention(grouped, *store.layer(layer), visible, scaling, weights=wanted)
         weights = part.weights.sum(2) if part.weights is not None and self.cache.scorer.sums_heads else part.weights
         self.observe(layer, query, weights, scaling)
         return part.out.reshape(rows, 1, heads, dim)

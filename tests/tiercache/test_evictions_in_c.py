@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiercache.compaction import best, compact
@@ -54,6 +54,7 @@ def same(one: TierStore, other: TierStore) -> None:
         assert torch.equal(one.planes[name][held], other.planes[name][held])
 
 
+@settings(deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     extents=st.lists(st.integers(1, 40), min_size=ROWS, max_size=ROWS),
@@ -88,6 +89,7 @@ def test_the_best_stay(seed, extents, rows, levels, dtype, threads) -> None:
     same(ours, theirs)
 
 
+@settings(deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     extents=st.lists(st.integers(3, 40), min_size=ROWS, max_size=ROWS),

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
@@ -28,6 +28,7 @@ def random(seed: int, *shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 3
 
 
+@settings(deadline=None)
 @given(seed=SEEDS, rows=st.integers(1, 5), n=st.integers(1, 4), width=st.integers(1, 20).map(lambda w: 8 * w))
 def test_the_norm(seed: int, rows: int, n: int, width: int) -> None:
     x, weight = random(seed, rows, n, width), random(seed + 1, width)
@@ -37,6 +38,7 @@ def test_the_norm(seed: int, rows: int, n: int, width: int) -> None:
     assert_close(ours().norm(spread, weight, 1e-6), ours().norm(spread.contiguous(), weight, 1e-6), rtol=0, atol=0)
 
 
+@settings(deadline=None)
 @given(seed=SEEDS, rows=st.integers(1, 3), n=st.integers(1, 4), heads=st.integers(1, 4), half=st.sampled_from([8, 24]))
 def test_norms_and_rotations_of_heads_in_place(seed: int, rows: int, n: int, heads: int, half: int) -> None:
     """Of the first heads only; others' floats beside them stay as they are. Angles of each row, or of all alike."""
@@ -54,6 +56,7 @@ def test_norms_and_rotations_of_heads_in_place(seed: int, rows: int, n: int, hea
         assert torch.equal(states[:, :, heads:], before[:, :, heads:])
 
 
+@settings(deadline=None)
 @given(seed=SEEDS, rows=st.integers(1, 5), width=st.integers(1, 20).map(lambda w: 8 * w))
 def test_the_gate(seed: int, rows: int, width: int) -> None:
     both = random(seed, rows, 1, 2 * width) * 10

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
@@ -24,6 +24,7 @@ def plainly(query, query_pos, keys, pos, scaling, largest):  # type: ignore[no-u
     return (shares.amax(2) if largest else shares.sum(2)).sum(2)
 
 
+@settings(deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     rows=st.integers(1, 3),

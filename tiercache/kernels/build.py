@@ -47,7 +47,7 @@ def warn_once(message: str) -> None:
 def _built(compiler: str, path: Path) -> Path:
     """The shared library, from the user's cache or built anew."""
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True, timeout=60).stdout
-    text = path.read_bytes() + (FOLDER / "vectors.h").read_bytes()
+    text = b"".join(part.read_bytes() for part in (path, *sorted(FOLDER.glob("*.h"))))
     key = hashlib.sha256(b"\0".join([text, version.encode(), _processor().encode(), repr(FLAGS).encode()]))
     folder = _folder()
     library = folder / f"{path.stem}-{key.hexdigest()[:16]}.so"

@@ -3,23 +3,9 @@
    Each (row, KV head) is worked on alone, in a fixed order, up to the row's own extent: a row's bits don't depend on
    its neighbours, and short rows cost what they hold. */
 
-#include "vectors.h"
+#include "attention.h"
 
-enum { TILE = 64 };           /* slots whose keys or values stay in the first-level cache while several heads read them */
 enum { MOST_CHANNELS = 512 }; /* of a head with quantised keys or values */
-
-/* Eight sums over the lanes of eight vectors. */
-INLINE v8 sums(const v8 a[8]) {
-    v8 b[4], c[2];
-    for (int i = 0; i < 4; i++)
-        b[i] = __builtin_shufflevector(a[i], a[i + 4], 0, 1, 2, 3, 8, 9, 10, 11) +
-               __builtin_shufflevector(a[i], a[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-    for (int i = 0; i < 2; i++)
-        c[i] = __builtin_shufflevector(b[2 * i], b[2 * i + 1], 0, 1, 8, 9, 4, 5, 12, 13) +
-               __builtin_shufflevector(b[2 * i], b[2 * i + 1], 2, 3, 10, 11, 6, 7, 14, 15);
-    return __builtin_shufflevector(c[0], c[1], 0, 2, 8, 10, 4, 6, 12, 14) +
-           __builtin_shufflevector(c[0], c[1], 1, 3, 9, 11, 5, 7, 13, 15);
-}
 
 /* out[heads][8 * vectors] += weights[heads][slots] values[slots][8 * vectors] */
 INLINE void gather(float *out, int64_t out_stride, const float *weights, int64_t weight_stride, const float *values,
@@ -120,47 +106,6 @@ INLINE const float *tile(const side *s, place at, int64_t first, int64_t count, 
     return scratch;
 }
 
-/* A thread's own memory: logits [group][stride], room for all slots rounded up to 8, and a tile. */
-typedef struct {
-    float *logits, *tile;
-    int64_t stride;
-} room;
-
-/* logits[8] = the products of a query with the eight slots from `s` of `some` on, the last one again beyond them. */
-INLINE void products(const float *q, const float *from, int64_t step, int64_t s, int64_t some, int64_t dim, float scaling,
-                     float *logits) {
-    const float *key[8];
-    for (int i = 0; i < 8; i++) key[i] = from + (s + i < some ? s + i : some - 1) * step;
-    v8 sum[8] = {0};
-    for (int64_t j = 0; j < dim; j += 8) {
-        v8 part = load(q + j);
-        for (int i = 0; i < 8; i++) sum[i] += part * load(key[i] + j);
-    }
-    store(logits, sums(sum) * scaling);
-}
-
-/* Logits, of which there is room for whole vectors, become shares; returns their log-sum-exp. */
-INLINE float shares(float *row, int64_t slots) {
-    int64_t padded = (slots + 7) & ~(int64_t)7;
-    for (int64_t s = slots; s < padded; s++) row[s] = -INFINITY;
-    float top = -INFINITY;
-    v8 most = (v8){0} + top;
-    for (int64_t s = 0; s < padded; s += 8) most = pick(load(row + s) > most, load(row + s), most);
-    for (int i = 0; i < 8; i++) top = most[i] > top ? most[i] : top;
-    if (top == -INFINITY) top = 0;
-    v8 total = {0};
-    for (int64_t s = 0; s < padded; s += 8) {
-        v8 w = exponential(load(row + s) - top);
-        store(row + s, w);
-        total += w;
-    }
-    float sum = 0;
-    for (int i = 0; i < 8; i++) sum += total[i];
-    float share = sum != 0 ? 1 / sum : 0;
-    for (int64_t s = 0; s < padded; s += 8) store(row + s, load(row + s) * share);
-    return sum != 0 ? logf(sum) + top : -INFINITY;
-}
-
 /* A row's head: `group` queries over its slots. weights [group][used] or their sum, zero beyond the slots. */
 static void attend(const shape *n, int64_t slots, int64_t used, const float *query, place keys, place values,
                    const float *bias, float *out, float *lse, float *weights, room own) {
@@ -197,26 +142,6 @@ static void attend(const shape *n, int64_t slots, int64_t used, const float *que
         for (; g < n->group; g++)
             gather_columns(out + g * dim, dim, logits + g * stride + first, stride, from, step, some, 1, dim);
     }
-}
-
-/* Calls `one` for every (row, KV head); `item` counts them. Returns 0, or 1 where no memory was left. */
-static int each_head(int64_t queries, int64_t dim, int64_t rows, int64_t heads, int64_t threads, int64_t used,
-                     void (*one)(const void *job, int64_t row, int64_t head, int64_t item, room own), const void *job) {
-    int failed = 0;
-    int64_t stride = (used + 8) & ~(int64_t)7;
-#pragma omp parallel num_threads(threads) if (threads > 1 && rows * heads > 1)
-    {
-        float *own = malloc(sizeof(float) * (queries * stride + TILE * dim));
-        if (!own) {
-#pragma omp atomic write
-            failed = 1;
-        }
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t item = 0; item < rows * heads; item++)
-            if (own) one(job, item / heads, item % heads, item, (room){own, own + queries * stride, stride});
-        free(own);
-    }
-    return failed;
 }
 
 /* Steps from row to row and from head to head: floats, bytes of codes, or the grids' numbers. */
@@ -305,64 +230,4 @@ int tiercache_append_and_attend(const table *n, const float *query, const float 
                                 float *weights) {
     table_job job = {n, query, key, value, out, weights};
     return each_head(n->shape.group, n->shape.dim, n->rows, n->heads, n->threads, n->used, append_and_attend, &job);
-}
-
-typedef struct {
-    int64_t rows, heads, group, queries, dim, used, threads, largest;
-    int64_t query_row, query_head, query_step, key_row, key_head, key_slot, pos_row, pos_head;
-    float scaling;
-} window;
-
-typedef struct {
-    const window *n;
-    const float *query, *keys;
-    const int32_t *pos;
-    const int64_t *query_pos;
-    float *votes;
-} window_job;
-
-static void vote(const void *job, int64_t row, int64_t head, int64_t item, room own) {
-    const window_job *j = job;
-    const window *n = j->n;
-    int64_t many = n->group * n->queries, stride = own.stride;
-    const float *query = j->query + row * n->query_row + head * n->group * n->query_head;
-    const float *keys = j->keys + row * n->key_row + head * n->key_head;
-    const int32_t *pos = j->pos + row * n->pos_row + head * n->pos_head;
-    const int64_t *until = j->query_pos + row * n->queries;
-    for (int64_t first = 0; first < n->used; first += TILE) {
-        int64_t some = n->used - first < TILE ? n->used - first : TILE;
-        for (int64_t i = 0; i < many; i++) {
-            const float *q = query + i / n->queries * n->query_head + i % n->queries * n->query_step;
-            for (int64_t s = 0; s < some; s += 8)
-                products(q, keys + first * n->key_slot, n->key_slot, s, some, n->dim, n->scaling,
-                         own.logits + i * stride + first + s);
-        }
-    }
-    float *to = j->votes + item * n->used;
-    memset(to, 0, sizeof(float) * n->used);
-    for (int64_t t = 0; t < n->queries; t++) {
-        for (int64_t g = 0; g < n->group; g++) {
-            float *seen = own.logits + (g * n->queries + t) * stride;
-            for (int64_t s = 0; s < n->used; s++)
-                if (pos[s] < 0 || pos[s] > until[t]) seen[s] = -INFINITY;
-            shares(seen, n->used);
-        }
-        for (int64_t s = 0; s < n->used; s++) {
-            float vote = own.logits[t * stride + s];
-            for (int64_t g = 1; g < n->group; g++) {
-                float other = own.logits[(g * n->queries + t) * stride + s];
-                vote = !n->largest ? vote + other : other > vote ? other : vote;
-            }
-            to[s] += vote;
-        }
-    }
-}
-
-/* The newest queries' shares of each slot, summed over the queries; over the heads of a group the sum or the `largest`.
-   query [rows][heads * group][queries][dim], pos [rows][heads][used], query_pos [rows][queries]: a query sees positions
-   up to its own. votes [rows][heads][used]. */
-int tiercache_vote(const window *n, const float *query, const float *keys, const int32_t *pos,
-                   const int64_t *query_pos, float *votes) {
-    window_job job = {n, query, keys, pos, query_pos, votes};
-    return each_head(n->group * n->queries, n->dim, n->rows, n->heads, n->threads, n->used, vote, &job);
 }

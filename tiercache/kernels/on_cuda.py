@@ -33,12 +33,12 @@ def _compiled() -> Any:
 
     @triton.jit  # type: ignore[untyped-decorator]
     def attend(  # type: ignore[no-untyped-def]
-        query, keys, values, bias, extents, out, lse, logits,
+        query, keys, values, bias, starts, extents, out, lse, logits,
         heads, group, used, span, scaling,
         query_row, query_head, query_group, key_row, key_head, key_slot, value_row, value_head, value_slot,
         bias_row, bias_head, bias_group,
         DIM: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
-        BIASED: tl.constexpr, KEPT: tl.constexpr,
+        BIASED: tl.constexpr, KEPT: tl.constexpr, RAGGED: tl.constexpr,
     ):  # fmt: skip
         item, part = tl.program_id(0), tl.program_id(1)
         row, head = item // heads, item % heads
@@ -46,10 +46,17 @@ def _compiled() -> Any:
         known = (g[:, None] < group) & (d[None, :] < DIM)
         query += row * query_row + head * query_head
         q = tl.load(query + g[:, None] * query_group + d[None, :], mask=known, other=0.0)
-        keys += row * key_row + head * key_head
-        values += row * value_row + head * value_head
+        if RAGGED:
+            start_slot = tl.load(starts + item)
+            keys += start_slot * key_slot
+            values += start_slot * value_slot
+            extent = tl.load(extents + item)
+        else:
+            keys += row * key_row + head * key_head
+            values += row * value_row + head * value_head
+            extent = tl.load(extents + row)
         first = part * span
-        last = tl.minimum(first + span, tl.load(extents + row))
+        last = tl.minimum(first + span, extent)
         top = tl.full([GROUP], float("-inf"), tl.float32)
         total = tl.zeros([GROUP], tl.float32)
         sums = tl.zeros([GROUP, COLUMNS], tl.float32)
@@ -94,10 +101,16 @@ def decode_attention(
     lse: bool = False,
     weights: bool = False,
     parts: int | None = None,
+    starts: Tensor | None = None,
+    longest: int = 0,
 ) -> Partial:
-    """Shapes and results as in `tiercache.kernels.decode_attention`; `parts`: programs for one row and head."""
+    """Shapes and results as in `tiercache.kernels.decode_attention`; `parts`: programs for one row and head.
+
+    With `starts`, int64 [rows, kv_heads], keys and values are one line of slots [slots, d], in which each head begins
+    there and has `extents` [rows, kv_heads] tokens, `longest` at most: that many weights it gets.
+    """
     rows, heads, group, dim = query.shape
-    used, device = keys.shape[2], query.device
+    used, device = keys.shape[2] if starts is None else longest, query.device
     blocks = max(1, -(-used // BLOCK))
     parts = min(parts or max(1, PROGRAMS // (rows * heads)), blocks)
     span = -(-blocks // parts) * BLOCK
@@ -108,17 +121,27 @@ def decode_attention(
     if wide is not None and wide.stride(3) != 1:
         wide = wide.contiguous()
     query, keys, values = (part if part.stride(-1) == 1 else part.contiguous() for part in (query, keys, values))
-    steps = [part.stride()[:3] if part is not None else (0, 0, 0) for part in (query, keys, values, wide)]
+    if starts is not None:
+        starts, extents = starts.contiguous(), extents.contiguous()
+    steps = [_steps(part) for part in (query, keys, values, wide)]
     _compiled()[(rows * heads, parts)](
-        query, keys, values, wide, extents.to(device, non_blocking=True), out, logs, logits,
+        query, keys, values, wide, starts, extents.to(device, non_blocking=True), out, logs, logits,
         heads, group, used, span, scaling, *sum(steps, ()),
         DIM=dim, COLUMNS=_power(dim), GROUP=_power(group), BLOCK=BLOCK, BIASED=wide is not None, KEPT=weights,
+        RAGGED=starts is not None,
     )  # fmt: skip
     level = torch.logsumexp(logs, dim=0)
     base = torch.where(level == float("-inf"), torch.zeros_like(level), level)  # for a row that sees nothing
     whole = ((logs - base).exp_().unsqueeze(-1) * out).sum(0).to(values.dtype)
     shares = (logits - base.unsqueeze(-1)).exp_() if logits is not None else None
     return Partial(whole, level if lse else None, shares)
+
+
+def _steps(part: Tensor | None) -> tuple[int, int, int]:
+    """Of rows, heads and slots (or queries of a group)."""
+    if part is None:
+        return 0, 0, 0
+    return (0, 0, part.stride(0)) if part.dim() == 2 else part.stride()[:3]  # type: ignore[return-value]
 
 
 def _power(n: int) -> int:

@@ -1,4 +1,4 @@
-"""How the newest queries vote on tokens, on CPUs, in C: `tiercache_vote` in `decode_attention.c`."""
+"""How the newest queries vote on tokens, on CPUs, in C: see `votes.c`."""
 
 import ctypes
 import functools
@@ -47,7 +47,7 @@ class Votes:
 @functools.cache
 def votes() -> Votes | None:
     """It, built if it must be; None where that can't be done."""
-    library = load("decode_attention.c")
+    library = load("votes.c")
     return Votes(library) if library is not None else None
 
 
