@@ -21,11 +21,11 @@ POLICIES = {
     "full": "full",
     "streaming 25%": {"name": "streaming", "budget": 0.25, "positions": "true"},
     "h2o 25%": {"name": "h2o", "budget": 0.25},
-    "snapkv_d 25%": {"name": "snapkv_d", "budget": 0.25, "every": 16, "queries": 16, "recent": 16},
+    "snapkv_d 25%": {"name": "snapkv_d", "budget": 0.25, "every": 16},
 }
 
 
-LONG = {**POLICIES, "snapkv_d 25%": {"name": "snapkv_d", "budget": 0.25, "every": 64, "queries": 32, "recent": 32}}
+LONG = {**POLICIES, "snapkv_d 25%": {"name": "snapkv_d", "budget": 0.25, "every": 64}}
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """What a decode step costs by tokens seen and by tokens kept: milliseconds, for contexts and batches.
 
-    python benchmarks/scaling.py [--context 512 4096 32768] [--batch 1 8] [--budget 512] [--json out.json]
+    python benchmarks/scaling.py [--context 512 4096 32768] [--batch 1 8] [--budget 512] [--all] [--json out.json]
 
 A budgeted policy's step should cost the same after 32k tokens as after 4k, since it keeps as many; `full` should grow
 with the context. A two-layer model with random weights; the median step is printed, and its ratio to the shortest
@@ -12,29 +12,40 @@ import statistics
 import torch
 from measure import Stepper, arguments, random_prompts, report, synthetic
 
+from tiercache.catalog import PRESETS
 
-def policies(budget: int) -> dict[str, object]:
-    return {
-        "full": "full",
-        "streaming": {"name": "streaming", "budget": budget, "positions": "true"},
-        "h2o": {"name": "h2o", "budget": budget},
-        "snapkv_d": {"name": "snapkv_d", "budget": budget, "every": 32},
-        "tova": {"name": "tova", "budget": budget},
-        "keydiff": {"name": "keydiff", "budget": budget, "every": 32},
-    }
+FEW = ["full", "streaming", "h2o", "snapkv_d", "tova", "keydiff"]
+MORE = {
+    "streaming": {"positions": "true"},
+    "adakv": {"every": 32},  # these three act once, if nothing is said
+    "pyramidkv": {"every": 32},
+    "snapkv": {"every": 32},
+    "keydiff": {"every": 32},
+}
+SELDOM = 32  # steps between events at most: every stretch has some
+BUDGETED = ["full", *(name for name, preset in PRESETS.items() if preset.required == ("budget",) and name != "qevict")]
+
+
+def policy_of(name: str, budget: int) -> object:
+    """With this many tokens. QEvict, whose budget is a share of the bytes, isn't among them."""
+    if name == "full":
+        return "full"
+    often = {"every": SELDOM} if PRESETS[name].defaults.get("every", 0) > SELDOM else {}
+    return {"name": name, "budget": budget, **often, **MORE.get(name, {})}
 
 
 def main() -> None:
     parser = arguments(__doc__ or "", context=[512, 4096, 32_768], batch=[1], budget=512, new=48, pairs=3)
-    parser.add_argument("--policies", nargs="+", default=list(policies(1)))
+    parser.add_argument("--policies", nargs="+", default=FEW, choices=BUDGETED)
+    parser.add_argument("--all", action="store_true", help="every policy with a budget in tokens")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     longest = max(given.context) + given.new * given.pairs + 1
     loaded = synthetic(layers=2, hidden=128, heads=2, kv_heads=2, context=longest)
     rows = []
     for batch in given.batch:
-        for name in given.policies:
-            policy = policies(given.budget)[name]
+        for name in BUDGETED if given.all else given.policies:
+            policy = policy_of(name, given.budget)
             steppers = {n: Stepper(loaded, random_prompts(loaded, batch, n), policy) for n in given.context}
             spent: dict[int, list[float]] = {n: [] for n in given.context}
             for _ in range(given.new * given.pairs):  # by turns: a slow second of the machine meets all contexts

@@ -20,7 +20,7 @@ from tiercache.rowstate import QueryWindow, RowState
 from tiercache.scorers import Facts, Scorer, make_scorer
 from tiercache.sequence import CachedSequence
 from tiercache.sizes import sizes
-from tiercache.store import Geometry, TierStore
+from tiercache.store import GROWTH, Geometry, TierStore
 from tiercache.streaming import TransferClock
 
 
@@ -138,11 +138,15 @@ class TieredCache:
         return slice(first, self.rows)
 
     def join(self, prompts: Sequence[int], seeds: Sequence[int]) -> slice:
-        """Adds sequences with these prompt lengths; returns their rows, with slots reserved for prompt and one more."""
+        """Adds sequences with these prompt lengths; returns their rows, with slots reserved for prompt and one more.
+
+        Where nothing ever leaves, there is room for as many more as a full store would get: else the first tokens after
+        a long prompt would copy all of it.
+        """
         first = self.rows
         for store in self.stores:
             store.join(len(prompts))
-        self.hbm.reserve(0, max(prompts) + 1)
+        self.hbm.reserve(0, max(prompts) + max(1, 0 if self.watches else max(prompts) // GROWTH))
         self.sequences.extend(CachedSequence(RowTiers(p), seed) for p, seed in zip(prompts, seeds, strict=True))
         self.state.join(first, len(prompts))
         if self.queries:
@@ -194,6 +198,7 @@ class TieredCache:
             self._trim()
         if isinstance(self.hbm, RaggedStore):
             return self._open_stretches(self.hbm)
+        assert not self.ragged, "a prefill's rows are adopted before they go on"
         extents = self.hbm.extents
         self.hbm.reserve(0, max(extents) + 1)
         if self.pages is not None:
@@ -274,6 +279,10 @@ class TieredCache:
 
     def check(self) -> None:
         """Asserts that storage and counts agree. Reads everything: for tests, not for the loop."""
+        for store in self.stores:
+            if not isinstance(store, RaggedStore):
+                beyond = [store.planes["pos"][:, row, :, extent:] for row, extent in enumerate(store.extents)]
+                assert all((free < 0).all() for free in beyond), "a slot beyond the last holds a token"
         for row, tier in enumerate(self.tiers):
             held = [positions.cpu() for positions in self.row_positions(row)]
             counts = [tier.hbm, tier.ddr, tier.packed - tier.coarse, tier.coarse]
