@@ -1,7 +1,7 @@
 """The Triton kernel for CUDA: output, log-sum-exp and weights of a decode row in one pass over its keys and values.
 
 Long rows are split over several programs, whose parts are put together by their log-sum-exps. Not measured on a GPU yet
-(`benchmarks/decode_kernel.py` does it), so it is used only where `TIERCACHE_TRITON=1` asks for it.
+(`benchmarks/on_gpu.py` does it), so it is used only where `TIERCACHE_TRITON=1` asks for it.
 """
 
 import functools
