@@ -55,16 +55,22 @@ def by_length(prompts: Sequence[Sequence[int]], limit: int) -> list[list[int]]:
     """The prompts' indices in groups to be prefilled together, longest first.
 
     None is padded to twice its length, and what goes through the model at once, `limit` tokens of each prompt at most,
-    stays about what a processor's caches hold.
+    stays about what a processor's caches hold. Repeats of a prompt are run once, so they count once and stay together.
     """
     groups: list[list[int]] = []
-    for i in sorted(range(len(prompts)), key=lambda i: -len(prompts[i])):
-        longest = len(prompts[groups[-1][0]]) if groups else 0
-        room = groups and (len(groups[-1]) + 1) * min(longest, limit) <= PASS
-        if room and longest < 2 * max(len(prompts[i]), SHORT):
+    distinct = 0  # prompts of the last group
+    for i in sorted(range(len(prompts)), key=lambda i: (-len(prompts[i]), tuple(prompts[i]))):
+        if groups and tuple(prompts[i]) == tuple(prompts[groups[-1][-1]]):
             groups[-1].append(i)
+            continue
+        longest = len(prompts[groups[-1][0]]) if groups else 0
+        room = (distinct + 1) * min(longest, limit) <= PASS
+        if groups and room and longest < 2 * max(len(prompts[i]), SHORT):
+            groups[-1].append(i)
+            distinct += 1
         else:
             groups.append([i])
+            distinct = 1
     return groups
 
 

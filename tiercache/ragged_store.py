@@ -122,9 +122,9 @@ class RaggedStore(TierStore):
 
     def write(self, rows: Sequence[int], name: str, values: Tensor) -> None:
         chosen = neighbours(rows)
-        starts, lengths = self.starts[:, chosen], self.lengths[:, chosen]
-        held = torch.arange(values.shape[-1], device=self.device) < lengths.unsqueeze(-1)
-        self.planes[name].index_copy_(0, _slots(starts, lengths), values[held])
+        plane = self.planes[name]
+        plane[self._index(self.starts[:, chosen], self.lengths[:, chosen], values.shape[-1])] = values
+        plane[0] = empty_value(name)  # where a shorter head had ended; a mask of what is held would wait for a GPU
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
         index = self._index(self.starts[layer], self.lengths[layer], self.used())

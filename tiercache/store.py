@@ -104,7 +104,7 @@ class TierStore:
         shape = (self.geometry.layers, rows, self.geometry.kv_heads, slots, *tail)
         plane = torch.empty(shape, dtype=dtype, device=self.device, pin_memory=self.pinned)
         plane[:, filled[0] :] = empty_value(name)
-        plane[:, :, :, filled[1] :] = empty_value(name)
+        plane[:, : filled[0], :, filled[1] :] = empty_value(name)
         return plane
 
     @property

@@ -49,6 +49,14 @@ def test_repeats_of_a_prompt_are_prefilled_once_and_differ_by_their_seeds_alone(
     assert staggered == together
 
 
+def test_repeats_of_long_prompts_are_prefilled_once_too() -> None:
+    """Each alone is more than half of what goes through the model at once."""
+    batch = repeated(4, 700, 600)
+    together, stats = run("full", batch)
+    assert stats.prefill_tokens == 700 + 600
+    assert len(together) == 8
+
+
 def test_a_policy_that_keeps_a_quarter_runs_four_times_the_rows() -> None:
     """Long chains from short prompts, so that what is kept decides and not the prompts."""
     batch = requests(prompts(*[8] * 32), new=120)
