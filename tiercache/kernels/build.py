@@ -1,4 +1,4 @@
-"""C sources built once per machine by its own compiler, kept in the user's cache.
+"""The C sources of this folder as one library, built once per machine by its own compiler, kept in the user's cache.
 
 `TIERCACHE_NATIVE=0` turns them off.
 """
@@ -20,59 +20,57 @@ FOLDER = Path(__file__).parent
 FLAGS = ("-O3", "-march=native", "-fPIC", "-Wno-psabi")
 
 
-def load(name: str) -> ctypes.CDLL | None:
-    """The library of one source file; None where there can be none, which is logged."""
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """All kernels; None where there can be none, which is logged once."""
     if os.environ.get("TIERCACHE_NATIVE") == "0":
         return None
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        warn_once("no C compiler (cc, gcc, clang): attention on this CPU runs on torch's slower kernels")
+        log.warning("no C compiler (cc, gcc, clang): attention on this CPU runs on torch's slower kernels")
         return None
     try:
-        library = ctypes.CDLL(str(_built(compiler, FOLDER / name)))
+        loaded = ctypes.CDLL(str(_built(compiler)))
     except (OSError, subprocess.SubprocessError) as problem:
-        warn_once(f"the C kernels can't be used, torch's slower ones are: {_reason(problem)}")
+        log.warning("the C kernels can't be used, torch's slower ones are: %s", _reason(problem))
         return None
-    if not library.tiercache_threads():
-        warn_once(f"the C kernels were built without OpenMP ({compiler}) and run on one thread")
-    return library
+    if not loaded.tiercache_threads():
+        log.warning("the C kernels were built without OpenMP (%s) and run on one thread", compiler)
+    return loaded
 
 
-@functools.cache
-def warn_once(message: str) -> None:
-    """Several libraries say the same."""
-    log.warning(message)
-
-
-def _built(compiler: str, path: Path) -> Path:
+def _built(compiler: str) -> Path:
     """The shared library, from the user's cache or built anew."""
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True, timeout=60).stdout
-    text = b"".join(part.read_bytes() for part in (path, *sorted(FOLDER.glob("*.h"))))
+    text = b"\0".join(part.read_bytes() for part in sorted(FOLDER.glob("*.[ch]")))
     key = hashlib.sha256(b"\0".join([text, version.encode(), _processor().encode(), repr(FLAGS).encode()]))
     folder = _folder()
-    library = folder / f"{path.stem}-{key.hexdigest()[:16]}.so"
-    if library.exists():
-        return library
+    path = folder / f"kernels-{key.hexdigest()[:16]}.so"
+    if path.exists():
+        return path
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        ready = Path(scratch) / library.name
+        ready = Path(scratch) / path.name
         try:  # its threads are torch's own, which has loaded their library for everybody; not linked, so never twice
-            _build(compiler, path, ready, "-fopenmp")
+            _build(compiler, ready, "-fopenmp")
         except (OSError, subprocess.SubprocessError) as problem:
             log.info("not with OpenMP: %s", _reason(problem))
-            _build(compiler, path, ready)
-        os.replace(ready, library)  # several processes may build at once
-    return library
+            _build(compiler, ready)
+        os.replace(ready, path)  # several processes may build at once
+    return path
 
 
-def _build(compiler: str, path: Path, ready: Path, *flags: str) -> None:
+def _build(compiler: str, ready: Path, *flags: str) -> None:
     """Compiles, links and loads it, or raises."""
-    compiled = ready.with_suffix(".o")
-    for command in (
-        [compiler, *FLAGS, *flags, "-c", str(path), "-o", str(compiled)],
-        [compiler, "-shared", str(compiled), "-o", str(ready), "-lm"],
-    ):
-        subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    objects = []
+    for source in sorted(FOLDER.glob("*.c")):
+        objects.append(str(ready.with_name(f"{source.stem}.o")))
+        _run([compiler, *FLAGS, *flags, "-c", str(source), "-o", objects[-1]])
+    _run([compiler, "-shared", *objects, "-o", str(ready), "-lm"])
     ctypes.CDLL(str(ready))
+
+
+def _run(command: list[str]) -> None:
+    subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
 
 
 def _reason(problem: Exception) -> str:

@@ -231,3 +231,12 @@ int tiercache_append_and_attend(const table *n, const float *query, const float 
     table_job job = {n, query, key, value, out, weights};
     return each_head(n->shape.group, n->shape.dim, n->rows, n->heads, n->threads, n->used, append_and_attend, &job);
 }
+
+/* Whether the library was built with threads. */
+int tiercache_threads(void) {
+#ifdef _OPENMP
+    return 1;
+#else
+    return 0;
+#endif
+}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tiercache.kernels.build import load
+from tiercache.kernels.build import library
 from tiercache.store import TierStore, empty_value
 
 POINTER = ctypes.c_void_p
@@ -66,8 +66,8 @@ class Evict:
 @functools.cache
 def evict() -> Evict | None:
     """It, built if it must be; None where that can't be done."""
-    library = load("evict.c")
-    return Evict(library) if library is not None else None
+    found = library()
+    return Evict(found) if found is not None else None
 
 
 def fits(store: TierStore, score: Tensor) -> bool:

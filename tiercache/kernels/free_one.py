@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tiercache.kernels.build import load
+from tiercache.kernels.build import library
 
 POINTER = ctypes.c_void_p
 NUMBERS = (
@@ -52,8 +52,8 @@ class FreeOne:
 @functools.cache
 def free_one() -> FreeOne | None:
     """It, built if it must be; None where that can't be done."""
-    library = load("free_one.c")
-    return FreeOne(library) if library is not None else None
+    found = library()
+    return FreeOne(found) if found is not None else None
 
 
 def fits(planes: Sequence[Tensor], score: Tensor) -> bool:

@@ -6,7 +6,7 @@ import functools
 import torch
 from torch import Tensor
 
-from tiercache.kernels.build import load
+from tiercache.kernels.build import library
 
 LANES = 8  # floats of one vector
 
@@ -69,8 +69,8 @@ class Operations:
 @functools.cache
 def operations() -> Operations | None:
     """Them, built if they must be; None where that can't be done."""
-    library = load("decoder_layer.c")
-    return Operations(library) if library is not None else None
+    found = library()
+    return Operations(found) if found is not None else None
 
 
 def fits(hidden: Tensor, dim: int, inner: int) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tiercache.attention import Partial
-from tiercache.kernels.build import load
+from tiercache.kernels.build import library
 from tiercache.quantize import Format
 from tiercache.ragged_store import RaggedStore
 from tiercache.store import TierStore
@@ -231,5 +231,5 @@ def unfolds(*packed: Codes) -> bool:
 @functools.cache
 def kernel() -> Kernel | None:
     """The kernel, built if it must be; None where that can't be done."""
-    library = load("decode_attention.c")
-    return Kernel(library) if library is not None else None
+    found = library()
+    return Kernel(found) if found is not None else None

@@ -30,12 +30,3 @@ INLINE v8 exponential(v8 x) {
     y = y * r * r + r + 1.0f;
     return (v8)((mask8)(y * (v8)(power + 0x3f800000)) & ~(x <= -85.0f));
 }
-
-/* Whether it was built with threads. */
-int tiercache_threads(void) {
-#ifdef _OPENMP
-    return 1;
-#else
-    return 0;
-#endif
-}

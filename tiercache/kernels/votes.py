@@ -6,7 +6,7 @@ import functools
 import torch
 from torch import Tensor
 
-from tiercache.kernels.build import load
+from tiercache.kernels.build import library
 from tiercache.kernels.native import LANES, NO_MEMORY
 
 NUMBERS = (
@@ -47,8 +47,8 @@ class Votes:
 @functools.cache
 def votes() -> Votes | None:
     """It, built if it must be; None where that can't be done."""
-    library = load("votes.c")
-    return Votes(library) if library is not None else None
+    found = library()
+    return Votes(found) if found is not None else None
 
 
 def fits(query: Tensor, keys: Tensor, pos: Tensor) -> bool:
