@@ -80,7 +80,7 @@ class LeanLayer:
 
     def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, step: Step, compiled: bool = False) -> Tensor:
         """hidden [rows, n, hidden]; cos and signed sin [rows, 1, n, d]."""
-        before, after = self._parts(hidden, compiled)
+        before, after = self._parts(hidden, cos, compiled)
         query_norm, key_norm = (norm.weight if norm is not None else None for norm in (self.query_norm, self.key_norm))
         query, key, value = before(
             hidden, cos, sin, self.before.weight, self.inputs.weight, self.inputs.bias,
@@ -94,17 +94,47 @@ class LeanLayer:
         )  # fmt: skip
         return result
 
-    def _parts(self, hidden: Tensor, compiled: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def _parts(self, hidden: Tensor, cos: Tensor, compiled: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
         if compiled and hidden.shape[1] == 1:
             return compiled_parts(hidden.device.type)
-        ours = operations() if fits(hidden, self.dim, self.down.in_features) else None
-        return (partial(_before_in_c, ours), partial(_after_in_c, ours)) if ours is not None else (_before, _after)
+        in_c = operations() if fits(hidden, cos, self.dim, self.down.in_features) else None
+        return partial(_before, in_c or ON_TORCH), partial(_after, in_c or ON_TORCH)
+
+
+class OnTorch:
+    """What lies between the products, on any device; `kernels.layer.Operations` are the same in C."""
+
+    def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Root mean square norm, in float32 as the modules have it."""
+        if x.dtype == torch.float32:  # the same bits; other types are rounded before the weight, which torch's isn't
+            return F.rms_norm(x, x.shape[-1:], weight, eps)
+        wide = x.to(torch.float32)
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+        return weight * wide.to(x.dtype)
+
+    def norm_heads(self, x: Tensor, queries: int, query: Tensor, key: Tensor, eps: float) -> Tensor:
+        """Each head's norm: the first `queries` heads have one weight, the others another."""
+        return torch.cat([self.norm(x[:, :, :queries], query, eps), self.norm(x[:, :, queries:], key, eps)], dim=2)
+
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x = x.transpose(1, 2)
+        # -b sin and b (-sin) are the same number: halves change places, and the sign is in the sines.
+        turned: Tensor = x * cos + x.unflatten(-1, (2, -1)).flip(-2).flatten(-2) * sin  # type: ignore[no-untyped-call]
+        return turned.transpose(1, 2)
+
+    def gate(self, both: Tensor) -> Tensor:
+        width = both.shape[-1] // 2
+        return F.silu(both[..., :width]) * both[..., width:]
+
+
+ON_TORCH = OnTorch()
 
 
 # The parts before and after attention take weights as arguments: compiled once, they serve all layers.
 
 
 def _before(
+    do: OnTorch | Operations,
     hidden: Tensor,
     cos: Tensor,
     sin: Tensor,
@@ -118,18 +148,16 @@ def _before(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Rotated queries and keys, and values, each [rows, heads, n, d]. sizes: query heads, KV heads, d."""
     (queries, keys, dim), (rows, n, _) = sizes, hidden.shape
-    states = F.linear(_norm(hidden, norm, eps), weight, bias).view(rows, n, -1, dim)
-    both = states[:, :, : queries + keys]
+    states = F.linear(do.norm(hidden, norm, eps), weight, bias).view(rows, n, -1, dim)
+    both, value = states[:, :, : queries + keys], states[:, :, queries + keys :]
     if query_norm is not None and key_norm is not None:
-        query, key = both.split((queries, keys), dim=2)  # type: ignore[no-untyped-call]
-        both = torch.cat([_norm(query, query_norm, eps), _norm(key, key_norm, eps)], dim=2)
-    both, value = both.transpose(1, 2), states[:, :, queries + keys :].transpose(1, 2)
-    # -b sin and b (-sin) are the same number: halves change places, and the sign is in the sines.
-    turned = both * cos + both.unflatten(-1, (2, -1)).flip(-2).flatten(-2) * sin  # type: ignore[no-untyped-call]
-    return turned[:, :queries], turned[:, queries:], value
+        both = do.norm_heads(both, queries, query_norm, key_norm, eps)
+    both = do.rotate(both, cos, sin).transpose(1, 2)
+    return both[:, :queries], both[:, queries:], value.transpose(1, 2)
 
 
 def _after(
+    do: OnTorch | Operations,
     hidden: Tensor,
     out: Tensor,
     weight: Tensor,
@@ -144,67 +172,16 @@ def _after(
     """Attention's output [rows, n, heads, d] -> the layer's [rows, n, hidden]."""
     rows, n, _ = hidden.shape
     hidden = hidden + F.linear(out.reshape(rows, n, -1), weight, bias)
-    gates = F.linear(_norm(hidden, norm, eps), gates_weight, gates_bias)
-    width = gates.shape[-1] // 2
-    return hidden + F.linear(F.silu(gates[..., :width]) * gates[..., width:], down_weight, down_bias)
-
-
-def _before_in_c(
-    ours: Operations,
-    hidden: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    norm: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    query_norm: Tensor | None,
-    key_norm: Tensor | None,
-    sizes: tuple[int, int, int],
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    (queries, keys, dim), (rows, n, _) = sizes, hidden.shape
-    states = F.linear(ours.norm(hidden, norm, eps), weight, bias).view(rows, n, -1, dim)
-    if query_norm is not None and key_norm is not None:
-        ours.norm_heads_(states[:, :, :queries], query_norm, eps)
-        ours.norm_heads_(states[:, :, queries : queries + keys], key_norm, eps)
-    ours.rotate_(states[:, :, : queries + keys], cos, sin)
-    states = states.transpose(1, 2)
-    return states[:, :queries], states[:, queries : queries + keys], states[:, queries + keys :]
-
-
-def _after_in_c(
-    ours: Operations,
-    hidden: Tensor,
-    out: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    norm: Tensor,
-    gates_weight: Tensor,
-    gates_bias: Tensor | None,
-    down_weight: Tensor,
-    down_bias: Tensor | None,
-    eps: float,
-) -> Tensor:
-    rows, n, _ = hidden.shape
-    hidden = hidden + F.linear(out.reshape(rows, n, -1), weight, bias)
-    gates = F.linear(ours.norm(hidden, norm, eps), gates_weight, gates_bias)
-    return hidden + F.linear(ours.gate(gates), down_weight, down_bias)
+    gates = F.linear(do.norm(hidden, norm, eps), gates_weight, gates_bias)
+    return hidden + F.linear(do.gate(gates), down_weight, down_bias)
 
 
 @cache
 def compiled_parts(device: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Both parts, by torch's compiler; on a GPU it also records them as graphs, one for each number of rows."""
     mode = "reduce-overhead" if device == "cuda" else None
-    return torch.compile(_before, dynamic=True, mode=mode), torch.compile(_after, dynamic=True, mode=mode)
-
-
-def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Root mean square norm, in float32 as the modules have it."""
-    if x.dtype == torch.float32:  # the same bits; other types are rounded before the weight, which torch's own isn't
-        return F.rms_norm(x, x.shape[-1:], weight, eps)
-    wide = x.to(torch.float32)
-    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
-    return weight * wide.to(x.dtype)
+    before, after = (torch.compile(part, dynamic=True, mode=mode) for part in (_before, _after))
+    return partial(before, ON_TORCH), partial(after, ON_TORCH)
 
 
 def lean_layers(model: PreTrainedModel, had: Sequence[LeanLayer] | None = None) -> list[LeanLayer] | None:
@@ -228,7 +205,7 @@ def _plain(layer: Any) -> bool:
     attention = layer.self_attn
     norms = [layer.input_layernorm, layer.post_attention_layernorm]
     norms += [norm for side in "qk" if (norm := getattr(attention, f"{side}_norm", None)) is not None]
-    if len({norm.variance_epsilon for norm in norms}) != 1:
+    if len({norm.variance_epsilon for norm in norms}) != 1 or len({p.dtype for p in layer.parameters()}) != 1:
         return False
     biases = {getattr(attention, f"{name}_proj").bias is None for name in "qkv"}
     gates = {part.bias is None for part in (layer.mlp.gate_proj, layer.mlp.up_proj)}

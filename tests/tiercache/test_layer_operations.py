@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from tiercache.kernels.layer import Operations, fits, operations
+from tiercache.lean import ON_TORCH
 
 pytestmark = pytest.mark.skipif(
     not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler: torch's operations are used"
@@ -44,12 +45,13 @@ def test_norms_and_rotations_of_heads_in_place(seed: int, rows: int, n: int, hea
     """Of the first heads only; others' floats beside them stay as they are. Angles of each row, or of all alike."""
     dim = 2 * half
     for alike in (True, False):
-        states, weight = random(seed, rows, n, heads + 2, dim), random(seed + 1, dim)
+        states, (weight, other) = random(seed, rows, n, heads + 2, dim), random(seed + 1, 2, dim)
         before = states.clone()
         cos, sin = (random(seed + i, 1 if alike else rows, 1, n, dim) for i in (2, 3))
-        ours().norm_heads_(states[:, :, :heads], weight, 1e-6)
-        ours().rotate_(states[:, :, :heads], cos, sin)
-        x = F.rms_norm(before[:, :, :heads].double(), (dim,), weight.double(), 1e-6)
+        both = states[:, :, :heads]
+        assert ours().norm_heads(both, 1, weight, other, 1e-6) is both
+        assert ours().rotate(both, cos, sin) is both
+        x = ON_TORCH.norm_heads(before[:, :, :heads].double(), 1, weight.double(), other.double(), 1e-6)
         turned = torch.cat([x[..., half:], x[..., :half]], dim=-1)
         wide = [each.double().transpose(1, 2) for each in (cos, sin)]
         assert_close(states[:, :, :heads].double(), x * wide[0] + turned * wide[1], rtol=1e-5, atol=1e-5)
@@ -82,8 +84,10 @@ def test_a_row_has_the_same_bits_alone_and_on_several_threads() -> None:
 
 def test_what_they_take() -> None:
     hidden = torch.zeros(2, 1, 64)
-    assert fits(hidden, 16, 96)
-    assert not fits(hidden, 24, 96), "half of a head is no whole vector"
-    assert not fits(hidden[..., :60], 16, 96)
-    assert not fits(hidden, 16, 90)
-    assert not fits(hidden.double(), 16, 96)
+    cos = torch.zeros(1, 1, 1, 16)
+    assert fits(hidden, cos, 16, 96)
+    assert not fits(hidden, cos, 24, 96), "half of a head is no whole vector"
+    assert not fits(hidden[..., :60], cos, 16, 96)
+    assert not fits(hidden, cos, 16, 90)
+    assert not fits(hidden.double(), cos, 16, 96)
+    assert not fits(hidden, cos.double(), 16, 96)

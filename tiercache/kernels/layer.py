@@ -38,16 +38,20 @@ class Operations:
         self._norm(n, x.data_ptr(), weight.data_ptr(), to.data_ptr(), eps)
         return to
 
-    def norm_heads_(self, x: Tensor, weight: Tensor, eps: float) -> None:
-        """The same in place: [rows, n, heads, d], a part of contiguous heads."""
-        n = self._heads(x)
-        self._norm(n, x.data_ptr(), weight.data_ptr(), x.data_ptr(), eps)
+    def norm_heads(self, x: Tensor, queries: int, query: Tensor, key: Tensor, eps: float) -> Tensor:
+        """The same in place, [rows, n, heads, d]: the first `queries` heads have one weight, the others another."""
+        for heads, weight in ((x[:, :, :queries], query), (x[:, :, queries:], key)):
+            self._norm(self._heads(heads), heads.data_ptr(), weight.data_ptr(), heads.data_ptr(), eps)
+        return x
 
-    def rotate_(self, x: Tensor, cos: Tensor, sin: Tensor) -> None:
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """RoPE in place: [rows, n, heads, d], a part of contiguous heads; cos and signed sin [rows or 1, 1, n, d]."""
+        if cos.stride() != sin.stride() or cos.stride(-1) != 1:
+            cos, sin = cos.contiguous(), sin.contiguous()
         row, _, token, _ = cos.stride()
         n = self._heads(x)
         self._rotate(n, x.data_ptr(), cos.data_ptr(), sin.data_ptr(), x.shape[1], row * (cos.shape[0] > 1), token)
+        return x
 
     def gate(self, both: Tensor) -> Tensor:
         """[..., 2 width], gates before what they let through -> [..., width]."""
@@ -73,7 +77,10 @@ def operations() -> Operations | None:
     return Operations(found) if found is not None else None
 
 
-def fits(hidden: Tensor, dim: int, inner: int) -> bool:
-    """Whether they know this kind of model: its hidden states, head size (halves are rotated) and width of gates."""
+def fits(hidden: Tensor, cos: Tensor, dim: int, inner: int) -> bool:
+    """Whether they know this kind of model: its hidden states, head size (halves are rotated) and width of gates.
+
+    Weights are of the hidden states' type, which `lean` sees to.
+    """
     whole = hidden.shape[-1] % LANES == inner % LANES == dim % (2 * LANES) == 0
-    return whole and hidden.dtype is torch.float32 and hidden.device.type == "cpu"
+    return whole and hidden.dtype is cos.dtype is torch.float32 and hidden.device.type == "cpu"
