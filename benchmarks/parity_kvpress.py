@@ -29,9 +29,9 @@ from torch import Tensor
 
 from tiercache.cache import TieredCache
 from tiercache.policy import parse_policy
+from tiercache.prefill_step import PrefillStep
 from tiercache.rope import Rope
 from tiercache.scorers import Facts
-from tiercache.step import PrefillStep
 from tiercache.store import Geometry
 
 VERSION = "0.5.5"

@@ -21,8 +21,8 @@ from tiercache.engine import Engine, Limits
 from tiercache.model import LoadedModel, load
 from tiercache.model_spec import ModelSpec
 from tiercache.policy import parse_policy
+from tiercache.prefill_step import PrefillStep
 from tiercache.requests import Request, Sampling
-from tiercache.step import PrefillStep
 
 RATIOS = (0.1, 0.3, 0.5, 0.7)
 TINY_GAP = 1e-3

@@ -138,15 +138,15 @@ class TieredCache:
         return slice(first, self.rows)
 
     def join(self, prompts: Sequence[int], seeds: Sequence[int]) -> slice:
-        """Adds sequences with these prompt lengths; returns their rows, with slots reserved for prompt and one more.
+        """Adds sequences with these prompt lengths; returns their rows, with slots reserved.
 
-        Where nothing ever leaves, there is room for as many more as a full store would get: else the first tokens after
-        a long prompt would copy all of it.
+        There is room for as many more as a full store would get: else the first tokens after a long prompt would copy
+        all of it.
         """
         first = self.rows
         for store in self.stores:
             store.join(len(prompts))
-        self.hbm.reserve(0, max(prompts) + max(1, 0 if self.watches else max(prompts) // GROWTH))
+        self.hbm.reserve(0, max(prompts) + max(1, max(prompts) // GROWTH))
         self.sequences.extend(CachedSequence(RowTiers(p), seed) for p, seed in zip(prompts, seeds, strict=True))
         self.state.join(first, len(prompts))
         if self.queries:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tiercache.cache import TieredCache
 from tiercache.kernels import native
+from tiercache.kernels.table import RowTable
 from tiercache.ledger import SequenceBytes, Traffic
 from tiercache.step import DecodeStep
 
@@ -197,7 +198,7 @@ class LanesStep:
         self.hidden_layers = self._steps[0].hidden_layers
         self.positions = torch.cat([step.positions for step in self._steps])
         self._plain = all(step.plain for step in self._steps)
-        self._table: native.RowTable | None = None
+        self._table: RowTable | None = None
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         kernel = native.kernel() if self._plain and native.fits(query, key, value) else None
@@ -213,12 +214,13 @@ class LanesStep:
     ) -> Tensor:
         first = self._steps[0]
         if self._table is None:
-            stores = [step.cache.hbm for step in self._steps]
-            planes = [native.plane(store) for store in stores]
-            slots = torch.cat([step.slots for step in self._steps], dim=1).contiguous()
+            tiers = [step.tiers for step in self._steps]
+            slots = torch.cat([step.slots for step in self._steps], dim=1)
             group = query.shape[1] // key.shape[1]
-            self._table = native.RowTable(kernel, planes, slots, group, scaling, first.cache.scorer.sums_heads)
-        out, weights = self._table(layer, query, key, value, first.cache.needs_attention)
+            summed = first.cache.scorer.sums_heads or first.sums is not None
+            self._table = RowTable(kernel, tiers, slots, group, scaling, summed, first.sums)
+        wanted = first.cache.needs_attention and first.sums is None
+        out, weights = self._table(layer, query, key, value, wanted)
         if first.observed or first.cache.queries is not None:
             for i, (step, rows) in enumerate(zip(self._steps, self._rows, strict=True)):
                 step.observe(layer, query[rows], weights[i] if weights is not None else None, scaling)

@@ -1,6 +1,6 @@
 """Storage of a quantised tier."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -12,8 +12,8 @@ from tiercache.store import Geometry, Layout, TierStore, payload_layout
 class PackedStore(TierStore):
     """Quantised slots, keys (after RoPE) and values, in the given formats.
 
-    Where keys share their ranges over a window, the slots are whole windows: windows move as a whole and slots are
-    sorted by position. With a `ledger` a token that brings its codes along is not quantised again.
+    Where keys share their ranges over a window, the slots are whole windows, each sorted by position, and windows move
+    as a whole. With a `ledger` a token that brings its codes along is not quantised again.
     """
 
     packed = True
@@ -36,19 +36,20 @@ class PackedStore(TierStore):
     def _unpack(self, planes: Mapping[str, Tensor], side: str) -> Tensor:
         return self.formats[side].unpack(planes[f"{side}_codes"], planes[f"{side}_grid"], self.geometry.dtype)
 
-    def codes(self, layer: int, side: str) -> tuple[Tensor, Tensor]:
-        """Codes and grid of one layer's keys (`k`) or values (`v`), views [rows, kv_heads, used, ...]."""
-        rows, used = self.rows, self.used()
-        codes, grid = (self.planes[f"{side}_{part}"][layer, :rows, :, :used] for part in ("codes", "grid"))
-        return codes, grid
-
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
         rows, used = self.rows, self.used()
         view = {name: self.planes[name][layer, :rows, :, :used] for name in self._content_layout()}
         return self._unpack(view, "k"), self._unpack(view, "v")
 
-    def take(self, rows: Sequence[int], index: Tensor) -> dict[str, Tensor]:
-        tokens = super().take(rows, index)
+    def read(self, rows: Sequence[int], names: Iterable[str]) -> dict[str, Tensor]:
+        names = list(names)
+        whole = [name for name in names if name in ("k", "v")]
+        payload = [name for name in self._content_layout() if name[0] in whole]
+        planes = super().read(rows, [*payload, *(name for name in names if name not in whole)])
+        return {name: self._unpack(planes, name) if name in whole else planes[name] for name in names}
+
+    def take(self, slots: Tensor) -> dict[str, Tensor]:
+        tokens = super().take(slots)
         full = {side: self._unpack(tokens, side) for side in ("k", "v")}
         if self.keeps:
             return {**tokens, **full, "kept": torch.ones_like(tokens["pos"], dtype=torch.bool)}

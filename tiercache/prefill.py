@@ -8,7 +8,7 @@ from torch import Tensor
 from tiercache import hf
 from tiercache.cache import TieredCache
 from tiercache.model import LoadedModel
-from tiercache.step import PrefillStep
+from tiercache.prefill_step import PrefillStep
 
 SHORT = 64  # tokens: below this, another forward pass costs more than padding
 PASS = 1024  # tokens of one forward pass: with more, nothing gets faster and activations take memory

@@ -112,17 +112,12 @@ class Ranker:
 
     def _tokens(self, stores: Sequence[TierStore], rows: Sequence[int]) -> dict[str, Tensor]:
         """Metadata, and where the scorer wants them keys and values, of all tiers: [L, R, H, slots, ...]."""
-        found, g = [], self.facts.geometry
+        names = ("pos", *stores[0].fields, *(("k", "v") if self.scorer.needs_keys else ()))
+        found = []
         for store in stores:
-            used = store.used(rows)
-            if not used:
+            if not store.used(rows):
                 continue
-            if store.packed and self.scorer.needs_keys:
-                every = torch.arange(used, device=store.device).expand(g.layers, len(rows), g.kv_heads, used)
-                part = store.take(rows, every)
-            else:
-                names = ("pos", *stores[0].fields, *(("k", "v") if self.scorer.needs_keys else ()))
-                part = store.read(rows, names)
+            part = store.read(rows, names)
             found.append({name: plane.to(stores[0].device) for name, plane in part.items()})
         return {name: torch.cat([part[name] for part in found], dim=3) for name in found[0]}
 

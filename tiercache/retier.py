@@ -1,17 +1,20 @@
 """One event of some sequences: say in which tier each token is to lie, and move what changes its tier.
 
-After an event each store's slots are sorted by position.
+Where there are several stores, what stays doesn't move: those that come take the slots of those that left, and if fewer
+come than left, a store's last tokens close its gaps. In a single store tokens stay sorted by position.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from tiercache.compaction import compact
 from tiercache.placement import Move
-from tiercache.ranking import NOWHERE
 from tiercache.rope import Rope
-from tiercache.store import TierStore, empty_value, gather, neighbours
+from tiercache.store import TierStore
 from tiercache.thoughts import TRANSITION, Thoughts
 
 
@@ -77,59 +80,76 @@ def relocate(
 
     kept: how many tokens of each row each store holds then.
     """
+    if len(stores) == 1:
+        compact(stores[0], rows, destination == 0, renumber)
+        return [[[0]] for _ in rows]
     parts = torch.split(destination, [store.used(rows) for store in stores], dim=-1)
     destinations = [part.to(store.device) for part, store in zip(parts, stores, strict=True)]
     crossed = [[[0] * len(stores) for _ in stores] for _ in rows]
-    arrivals: list[list[dict[str, Tensor]]] = [[] for _ in stores]
+    homeless: list[list[_Homeless]] = [[] for _ in stores]
     for a, source in enumerate(stores):
-        pos = source.planes["pos"][:, neighbours(rows), :, : source.used(rows)]
         for b, target in enumerate(stores):
-            if a == b or not source.used(rows):
-                continue
-            leaving = destinations[a] == b
-            counts = leaving.sum((0, 2, 3)).tolist()
-            for row, count in enumerate(counts):
-                crossed[row][a][b] = count
-            if any(counts):
-                arrivals[b].append(target.admit(_collect(source, rows, pos, leaving)))
+            goes = destinations[a] == b
+            if a == b:
+                goes &= _beyond(source, goes, [counts[b] for counts in kept])
+            elif source.used(rows):
+                for row, count in enumerate(goes.sum((0, 2, 3)).tolist()):
+                    crossed[row][a][b] = count
+            found = _collect(source, target, rows, goes)
+            if found is not None:
+                homeless[b].append(found)
     for b, store in enumerate(stores):
-        _rebuild(store, rows, destinations[b] == b, arrivals[b], [counts[b] for counts in kept], renumber)
+        _settle(store, rows, destinations[b] == b, homeless[b], [counts[b] for counts in kept])
     return crossed
 
 
-def _collect(source: TierStore, rows: Sequence[int], pos: Tensor, leaving: Tensor) -> dict[str, Tensor]:
-    """The leaving tokens, padded to the largest number of a row, layer and head; padding sorts last."""
-    width = int(leaving.sum(-1).max())
-    index = torch.where(leaving, pos, NOWHERE).argsort(dim=-1)[..., :width]
-    tokens = source.take(rows, index)
-    tokens["pos"] = torch.where(leaving.gather(-1, index), tokens["pos"], NOWHERE)
-    return tokens
+class _Homeless(NamedTuple):
+    """Tokens that need a slot, as their new store's planes [n, ...], by head and position: int64 [n], ascending."""
+
+    keys: Tensor
+    planes: dict[str, Tensor]
 
 
-def _rebuild(
-    store: TierStore,
-    rows: Sequence[int],
-    stays: Tensor,
-    arrivals: list[dict[str, Tensor]],
-    counts: Sequence[int],
-    renumber: Rope | None,
+def _collect(source: TierStore, target: TierStore, rows: Sequence[int], goes: Tensor) -> _Homeless | None:
+    """The tokens that leave their slots, bool [layers, len(rows), kv_heads, slots]; None if there are none."""
+    heads, slots = _slots(source, rows, goes)
+    if not len(slots):
+        return None
+    keys = (heads << 32) + source.line("pos")[slots]
+    keys, order = keys.sort()
+    slots = slots[order]
+    if source is target:
+        return _Homeless(keys, {name: source.line(name).index_select(0, slots) for name in source.planes})
+    planes = target.admit(source.take(slots))
+    return _Homeless(keys.to(target.device), planes)
+
+
+def _settle(
+    store: TierStore, rows: Sequence[int], stays: Tensor, homeless: Sequence[_Homeless], counts: Sequence[int]
 ) -> None:
-    """Compacts rows to the tokens that stay and those that arrived, sorted by position."""
-    if not arrivals and list(counts) == [store.extents[row] for row in rows]:
-        return
-    used, count, chosen = store.used(rows), max(counts), neighbours(rows)
-    store.reserve(0, count)
-    pos = torch.where(stays, store.planes["pos"][:, chosen, :, :used], NOWHERE)
-    pos = torch.cat([pos, *(arrived["pos"] for arrived in arrivals)], dim=3)
-    index = pos.argsort(dim=-1)[..., :count]
-    filled = pos.gather(-1, index) != NOWHERE
-    for name, plane in store.planes.items():  # one after the other: less memory beside the store's own
-        moved = gather(torch.cat([plane[:, chosen, :, :used], *(arrived[name] for arrived in arrivals)], dim=3), index)
-        if name in store.metadata:
-            moved = moved.masked_fill(~filled, empty_value(name))
-            plane[:, chosen, :, count:used] = empty_value(name)
-        elif name == "k" and renumber is not None:
-            moved = renumber.turn(moved, torch.arange(count, device=index.device) - index)
-        plane[:, chosen, :, :count] = moved
-    for row, left in zip(rows, counts, strict=True):
-        store.extents[row] = left
+    """Gives them the slots below `counts` where nobody stays, and empties those beyond."""
+    if homeless:
+        store.reserve(0, max(counts))
+        taken = F.pad(stays, (0, max(0, max(counts) - stays.shape[-1])))
+        _, slots = _slots(store, rows, ~taken & ~_beyond(store, taken, counts))
+        order = torch.cat([each.keys for each in homeless]).argsort()
+        for name in store.planes:
+            planes = torch.cat([each.planes[name] for each in homeless])
+            store.line(name).index_copy_(0, slots, planes.index_select(0, order))
+    for row, count in zip(rows, counts, strict=True):
+        if count < store.extents[row]:
+            store.clear(row, count, store.extents[row])
+        store.extents[row] = count
+
+
+def _beyond(store: TierStore, slots: Tensor, counts: Sequence[int]) -> Tensor:
+    """Which slots of the last dimension are beyond each row's count: bool [rows, 1, slots]."""
+    least = torch.tensor(counts, device=store.device).view(-1, 1, 1)
+    return torch.arange(slots.shape[-1], device=store.device) >= least
+
+
+def _slots(store: TierStore, rows: Sequence[int], where: Tensor) -> tuple[Tensor, Tensor]:
+    """Heads, counted over layers and rows, and slots of `TierStore.line` where it is true, in order: int64 [n]."""
+    places = where.flatten().nonzero().squeeze(1)
+    heads = places // where.shape[-1]
+    return heads, store.begins(rows).flatten()[heads] + places % where.shape[-1]

@@ -11,12 +11,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tiercache.attention import Partial, combine, fused_attention, prefill_attention
+from tiercache.attention import Partial, combine
 from tiercache.cache import TieredCache
-from tiercache.kernels import Visible, decode_attention, on_cuda, tier_attention
+from tiercache.kernels import Visible, decode_attention, on_cuda, table
 from tiercache.pages import PageBounds, page_bounds, pages_to_read, unread
 from tiercache.ragged_store import RaggedStore
-from tiercache.scorers.base import Observed, ObservedPrefill, Part, Source
+from tiercache.scorers.base import Observed, Part, Source
 from tiercache.store import TierStore
 from tiercache.streaming import Courier, Sent
 
@@ -36,65 +36,6 @@ class Step(Protocol):
         """After the forward pass, before the policy's event."""
 
 
-class PrefillStep:
-    """A chunk of the prompts of new rows, padded on the right: `[start, start + n)` of each.
-
-    A real query sees only keys at or before its own position, and those are real for its row, so padding needs no mask.
-    """
-
-    def __init__(self, cache: TieredCache, rows: slice, start: int, lengths: list[int], chunk: int) -> None:
-        self.cache, self.rows, self.start, self.lengths = cache, rows, start, lengths
-        device = cache.hbm.device
-        places = torch.arange(start, start + chunk, device=device)
-        self.visible = torch.arange(start + chunk, device=device) <= places.unsqueeze(1)  # [chunk, start + chunk]
-        self.counted = places < torch.tensor(lengths, device=device).unsqueeze(1)  # [rows, chunk]
-        self.hidden_layers = cache.scorer.hidden_layers if cache.watches else ()
-        self._hidden: dict[int, Tensor] = {}
-
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        stop = self.start + key.shape[2]
-        planes = self.cache.hbm.planes
-        keys, values = (planes[side][layer, self.rows, :, :stop] for side in ("k", "v"))
-        keys[:, :, self.start :] = key
-        values[:, :, self.start :] = value
-        if self.cache.queries is not None:
-            for i, real in enumerate(self._real()):
-                self.cache.queries.write_chunk(layer, self.rows.start + i, query[i, :, :real], self.start)
-        if self.cache.needs_attention:
-            out = prefill_attention(query, keys, values, self.visible, scaling, partial(self._observe, layer))
-        elif self.start == 0:
-            out = fused_attention(query, key, value, None, scaling, causal=True)
-        else:
-            out = fused_attention(query, keys, values, self.visible, scaling)
-        return out.transpose(1, 2).contiguous()
-
-    def _observe(self, layer: int, row: int, first: int, weights: Tensor) -> None:
-        if first >= self._real()[row]:  # padding only
-            return
-        store, stop = self.cache.hbm, weights.shape[-1]
-        fields = {name: store.planes[name][layer, self.rows.start + row, :, :stop] for name in store.fields}
-        counted = self.counted[row, first : first + weights.shape[2]]
-        self.cache.scorer.observe_prefill(ObservedPrefill(layer, fields, weights, counted, self.start + first))
-
-    def layer_output(self, layer: int, hidden: Tensor) -> None:
-        self._hidden[layer] = hidden
-
-    def finish(self) -> None:
-        """Hands each row's real hidden states to the scorer and writes the slot fields that it returns."""
-        if not self._hidden:
-            return
-        for i, real in enumerate(self._real()):
-            row = self.rows.start + i
-            hidden = {layer: states[i : i + 1, :real] for layer, states in self._hidden.items()}
-            fields = self.cache.scorer.observe_hidden(hidden, self.cache.state.rows(slice(row, row + 1)))
-            for name, values in fields.items():
-                self.cache.hbm.planes[name][:, row, :, self.start : self.start + real] = values[0]
-
-    def _real(self) -> list[int]:
-        """Tokens of this chunk that aren't padding, row by row."""
-        return [min(self.counted.shape[1], length - self.start) for length in self.lengths]
-
-
 class DecodeStep:
     """One new token for every running row, attending to whatever its tiers hold."""
 
@@ -106,7 +47,6 @@ class DecodeStep:
         self.hidden_layers = scorer.hidden_layers if cache.watches else ()
         self._hidden: dict[int, Tensor] = {}
         self.tiers = [store for store in cache.stores if store.used()]
-        self.visible = [_visible(store) for store in self.tiers]
         self._ragged = cache.hbm if isinstance(cache.hbm, RaggedStore) else None
         bring = cache.policy.storage.t1_read == "stream"
         far = [store for store in self.tiers if bring and store.device != cache.hbm.device]
@@ -118,20 +58,19 @@ class DecodeStep:
     # Heads of different lengths are read side by side, and what scorers write there goes back when the step ends.
 
     @cached_property
+    def visible(self) -> list[Visible]:
+        """Of each tier every slot that holds a token."""
+        return [_visible(store) for store in self.tiers]
+
+    @cached_property
     def _used(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         return self.cache.hbm.views()
 
     @cached_property
-    def _fields(self) -> dict[str, tuple[Tensor, ...]]:
-        return {name: plane.unbind(0) for name, plane in self._read(*self.cache.hbm.fields).items()}
-
-    @cached_property
-    def _positions(self) -> tuple[Tensor, ...]:
-        return self._read("pos")["pos"].unbind(0)
-
-    def _read(self, *names: str) -> dict[str, Tensor]:
-        store = self.cache.hbm
-        return store.read(range(store.rows), names)
+    def _seen(self) -> list[dict[str, tuple[Tensor, ...]]]:
+        """What scorers see of each tier: positions and slot fields, layer by layer."""
+        planes = [store.read(range(store.rows), ("pos", *store.fields)) for store in self.tiers]
+        return [{name: plane.unbind(0) for name, plane in tier.items()} for tier in planes]
 
     @cached_property
     def _state(self) -> dict[str, Tensor]:
@@ -143,26 +82,26 @@ class DecodeStep:
 
     @property
     def plain(self) -> bool:
-        """Whether attention is just that, over one tier: new keys as they are, every slot seen."""
-        return len(self.tiers) == 1 and self._numbers is None and self.cache.pages is None
+        """Whether attention is just that: new keys as they are, every slot seen, each tier read as it lies."""
+        return self._numbers is None and self.cache.pages is None and all(map(table.reads, self.tiers))
 
-    def observe(self, layer: int, query: Tensor, weights: Tensor | None, scaling: float) -> None:
-        """What follows a plain step's attention: queries are kept, and the scorer is shown what it wants.
+    @property
+    def sums(self) -> str | None:
+        """The slot field to which a kernel may add weights itself, in float32."""
+        name = self.cache.scorer.accumulates if self.cache.needs_attention else None
+        return name if name is not None and self.cache.hbm.fields[name] is torch.float32 else None
 
-        query [rows, heads, 1, d]; weights [rows, kv_heads, group, used], or their sums if the scorer wants no more.
+    def observe(self, layer: int, query: Tensor, weights: Sequence[Tensor | None] | None, scaling: float) -> None:
+        """What follows attention: queries are kept, and the scorer is shown what it wants.
+
+        query [rows, heads, 1, d]; each tier's weights [rows, kv_heads, group, used], or their sums if the scorer wants
+        no more; None where it wants none, or they are `sums` already.
         """
         if self.cache.queries is not None:
             self.cache.queries.write(layer, query[:, :, 0], self.now)
-        if not self.observed:
-            return
-        rows, _, _, dim = query.shape
-        query = query.reshape(rows, self.cache.geometry.kv_heads, -1, dim)
-        fields = {name: views[layer] for name, views in self._fields.items()}
-        summed = self.cache.scorer.sums_heads
-        both = (None, weights) if summed else (weights, None)
-        keys = self._used[0][layer] if self._ragged is None else partial(_keys, self._ragged, layer)
-        part = Part(fields, self._positions[layer], keys, *both)
-        self.cache.scorer.observe(Observed(layer, query, [part], self.now, self._state, scaling))
+        if self.observed and (weights is not None or not self.cache.needs_attention):
+            query = query.reshape(len(query), self.cache.geometry.kv_heads, -1, query.shape[-1])
+            self._observe(layer, query, weights, scaling)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         cache = self.cache
@@ -188,7 +127,7 @@ class DecodeStep:
             visible = replace(visible, bias=self._page_bias(cache.pages, layer, query, key, visible.bias))
         part = decode_attention(query, keys, values, visible, scaling, weights=cache.needs_attention)
         if self.observed:
-            self._observe(layer, query, [(cache.hbm, keys, part.weights)], scaling)
+            self._observe(layer, query, [part.weights], scaling, keys)
         return part.out.reshape(rows, 1, heads, dim)
 
     def _over_stretches(
@@ -207,8 +146,7 @@ class DecodeStep:
         else:
             visible = replace(self.visible[0], bias=store.bias(layer))
             part = decode_attention(grouped, *store.layer(layer), visible, scaling, weights=wanted)
-        weights = part.weights.sum(2) if part.weights is not None and self.cache.scorer.sums_heads else part.weights
-        self.observe(layer, query, weights, scaling)
+        self.observe(layer, query, [part.weights], scaling)
         return part.out.reshape(rows, 1, heads, dim)
 
     def _page_bias(
@@ -238,33 +176,40 @@ class DecodeStep:
         for i in sorted(range(len(self.tiers)), key=lambda i: far[i]):  # the host computes while the device does
             store, visible = self.tiers[i], self.visible[i]
             if not far[i]:
-                parts[i] = tier_attention(query, store, layer, visible, scaling, weights=wanted)
+                parts[i] = decode_attention(query, *store.layer(layer), visible, scaling, lse=True, weights=wanted)
             elif sent is None:
                 keys, values = self._couriers[store].layer(layer)
                 here = replace(visible, device=query.device)
                 parts[i] = decode_attention(query, keys, values, here, scaling, lse=True, weights=wanted)
             else:
-                part = tier_attention(sent.here(), store, layer, visible, scaling, weights=wanted)
+                places = (sent.here(), *store.layer(layer), visible, scaling)
+                part = decode_attention(*places, lse=True, weights=wanted)
                 assert part.lse is not None, "a tier's part has it"
                 parts[i] = Partial(part.out.to(query.device), part.lse.to(query.device), part.weights)
         found = [part for part in parts if part is not None]
         out, shares = combine(found)
         if self.observed:
-            places = zip(self.tiers, found, shares, strict=True)
-            weighted = [(s, partial(_keys, s, layer), _part_of_all(part, share, s)) for s, part, share in places]
-            self._observe(layer, query, weighted, scaling)
+            weights = [_part_of_all(*each) for each in zip(found, shares, self.tiers, strict=True)]
+            self._observe(layer, query, weights, scaling)
         return out
 
     def _observe(
-        self, layer: int, query: Tensor, parts: Sequence[tuple[TierStore, Source, Tensor | None]], scaling: float
+        self,
+        layer: int,
+        query: Tensor,
+        weights: Sequence[Tensor | None] | None,
+        scaling: float,
+        keys: Tensor | None = None,
     ) -> None:
-        rows = query.shape[0]
-        found = []
-        for store, keys, weights in parts:
-            fields = {name: store.planes[name][layer, :rows, :, : store.used()] for name in store.fields}
-            pos = store.planes["pos"][layer, :rows, :, : store.used()]
-            found.append(Part(fields, pos, keys, weights))
-        self.cache.scorer.observe(Observed(layer, query, found, self.now, self._state, scaling))
+        """query [rows, kv_heads, group, d]. keys: of the only tier, where they aren't read as they lie."""
+        parts = []
+        for i, (store, views) in enumerate(zip(self.tiers, self._seen, strict=True)):
+            found = weights[i] if weights is not None else None
+            both = (None, found) if found is not None and found.dim() == 3 else (found, None)
+            fields = {name: views[name][layer] for name in store.fields}
+            source: Source = partial(_keys, store, layer) if keys is None else keys
+            parts.append(Part(fields, views["pos"][layer], source, *both))
+        self.cache.scorer.observe(Observed(layer, query, parts, self.now, self._state, scaling))
 
     def layer_output(self, layer: int, hidden: Tensor) -> None:
         self._hidden[layer] = hidden
@@ -272,9 +217,9 @@ class DecodeStep:
     def finish(self) -> None:
         """Hands the hidden states to the scorer and writes the slot fields that it returns."""
         store, rows = self.cache.hbm, len(self.now)
-        if self._ragged is not None and "_fields" in self.__dict__:  # what scorers have written
-            for name, views in self._fields.items():
-                store.write(range(rows), name, torch.stack(views))
+        if self._ragged is not None and "_seen" in self.__dict__:  # what scorers have written
+            for name in store.fields:
+                store.write(range(rows), name, torch.stack(self._seen[0][name]))
         if not self._hidden:
             return
         fields = self.cache.scorer.observe_hidden(self._hidden, self.cache.state.rows(slice(0, rows)))

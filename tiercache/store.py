@@ -214,7 +214,7 @@ class TierStore:
         return self.planes["k"][layer, :rows, :, :used], self.planes["v"][layer, :rows, :, :used]
 
     def read(self, rows: Sequence[int], names: Iterable[str]) -> dict[str, Tensor]:
-        """Some planes of some rows, [layers, len(rows), kv_heads, used, ...], to look at."""
+        """Some planes of some rows to look at, [layers, len(rows), kv_heads, used, ...]; `k` and `v` unquantised."""
         chosen, used = neighbours(rows), self.used(rows)
         return {name: self.planes[name][:, chosen, :, :used] for name in names}
 
@@ -225,15 +225,25 @@ class TierStore:
     def stretches(self, rows: Sequence[int]) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         """Planes as one long line of slots, [slots, ...], and of these rows where in it each (layer, row, KV head)
         begins and how many tokens follow there: int64 [layers, len(rows), kv_heads]."""
-        pos = self.planes["pos"]
-        starts = torch.arange(pos[..., 0].numel(), device=pos.device).view(pos.shape[:3]) * pos.shape[3]
-        lengths = (pos[:, list(rows)] >= 0).sum(-1)
-        return {name: plane.flatten(0, 3) for name, plane in self.planes.items()}, starts[:, list(rows)], lengths
+        lengths = (self.planes["pos"][:, list(rows)] >= 0).sum(-1)
+        return {name: self.line(name) for name in self.planes}, self.begins(rows), lengths
 
-    def take(self, rows: Sequence[int], index: Tensor) -> dict[str, Tensor]:
-        """Full-precision copies of rows' tokens: index [layers, len(rows), kv_heads, n] -> planes [..., n, ...]."""
-        chosen, used = neighbours(rows), self.used(rows)
-        return {name: gather(plane[:, chosen, :, :used], index) for name, plane in self.planes.items()}
+    def line(self, name: str) -> Tensor:
+        """A plane as one long line of slots, [slots, ...]."""
+        plane = self.planes[name]
+        return plane.view(-1, *plane.shape[4:])
+
+    def begins(self, rows: Sequence[int]) -> Tensor:
+        """Where in that line each (layer, row, KV head) begins: int64 [layers, len(rows), kv_heads]."""
+        *places, slots = self.planes["pos"].shape
+        return (torch.arange(math.prod(places), device=self.device).view(places) * slots)[:, list(rows)]
+
+    def take(self, slots: Tensor) -> dict[str, Tensor]:
+        """Full-precision copies of the tokens in these slots of the long line: int64 [n] -> planes [n, ...].
+
+        Where keys share ranges over windows: whole windows, in order.
+        """
+        return {name: self.line(name).index_select(0, slots) for name in self.planes}
 
     def admit(self, tokens: dict[str, Tensor]) -> dict[str, Tensor]:
         """Turns full-precision tokens into this store's own planes, on this store's device."""

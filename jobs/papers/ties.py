@@ -17,7 +17,7 @@ from tiercache import hf
 from tiercache.cache import TieredCache
 from tiercache.model import LoadedModel
 from tiercache.policy import parse_policy
-from tiercache.step import PrefillStep
+from tiercache.prefill_step import PrefillStep
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,10 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from tiercache.kernels import Visible, build, decode_attention, native
+from tiercache.kernels.table import RowTable, reads
+from tiercache.packed_store import PackedStore
 from tiercache.quantize import Format
+from tiercache.store import Geometry, TierStore
 
 pytestmark = pytest.mark.skipif(
     not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler: torch's kernels are used"
@@ -71,6 +74,19 @@ def test_it_has_threads() -> None:
     assert library.tiercache_threads()
 
 
+CPU = torch.device("cpu")
+
+
+def hold(store: TierStore, extents: list[int], fill: dict[str, torch.Tensor]) -> TierStore:
+    """A store of so many rows, wider than what it uses, with these numbers in its first slots."""
+    store.join(len(extents))
+    store.reserve(0, max(extents) + 16)
+    store.extents[:] = extents
+    for name, values in fill.items():
+        store.planes[name][:, :, :, : values.shape[3]] = values
+    return store
+
+
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("grids", [torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize(
@@ -79,24 +95,73 @@ def test_it_has_threads() -> None:
 def test_codes_are_read_as_unpacking_them_would(
     bits: int, grids: torch.dtype, group: int, window: int, pairs: bool
 ) -> None:
-    """Rows of whole windows, planes wider than what is used, an empty row, and tiles that end within a row."""
+    """Beside plain floats: rows of whole windows, an empty row, and tiles that end within a row."""
     dim = 64 if group != 20 else 40
-    k = Format(dim, bits, grids, group, window, pairs)
-    v = Format(dim, bits, grids, group)
+    forms = {"k": Format(dim, bits, grids, group, window, pairs), "v": Format(dim, bits, grids, group)}
+    geometry = Geometry(2, 6, 2, dim, torch.float32)
     g = torch.Generator().manual_seed(window)
-    extents, used = [10 * 16, 0, 5 * 16], 160
-    packed, whole = [], []
-    for form in (k, v):
-        planes = form.pack(torch.randn(3, 2, used + 16, dim, generator=g) * 3 + 1)
-        codes, grid = (planes[name][:, :, :used] for name in ("codes", "grid"))
-        packed.append(native.Codes(codes, grid, form))
-        whole.append(form.unpack(codes, grid, torch.float32))
-    assert native.unfolds(*packed)
-    kernel = native.kernel()
+    near = {side: torch.randn(2, 3, 2, 33, dim, generator=g) for side in "kv"}
+    far = {side: torch.randn(2, 3, 2, 160, dim, generator=g) * 3 + 1 for side in "kv"}
+    packs = {f"{side}_{part}": x for side in "kv" for part, x in forms[side].pack(far[side]).items()}
+    stores = [
+        hold(TierStore(geometry, {}, CPU), [33, 7, 1], near),
+        hold(PackedStore(geometry, {}, CPU, forms), [160, 0, 80], packs),
+    ]
+    check_table(stores, 3, g)
+
+
+def check_table(stores: list[TierStore], group: int, g: torch.Generator, sums: str | None = None) -> None:
+    """A step over all tiers of some rows against the plain formula over their tokens side by side, layer by layer."""
+    near, geometry, kernel = stores[0], stores[0].geometry, native.kernel()
     assert kernel is not None
-    query = torch.randn(3, 2, 3, dim, generator=g)
-    found = kernel(query, *packed, torch.tensor(extents), None, 0.1, lse=True, weights=True)
-    close(found, plain(query, *whole, extents, None, 0.1), 4.0)
+    assert all(map(reads, stores))
+    rows, heads, dim = near.rows, geometry.kv_heads, geometry.head_dim
+    slots = torch.tensor(near.extents).sub(1).view(1, rows, 1).expand(geometry.layers, rows, heads)
+    summed = sums is not None
+    table = RowTable(kernel, [stores], slots, group, 0.1, summed, sums)
+    for layer in range(geometry.layers):
+        query = torch.randn(rows, heads * group, 1, dim, generator=g)
+        new = torch.randn(2, rows, heads, 1, dim, generator=g)
+        before = [store.planes[sums][layer].clone() for store in stores] if sums else []
+        out, weights = table(layer, query, new[0], new[1], weights=not summed)
+        for row in range(rows):
+            held = [store.extents[row] for store in stores]
+            parts = [
+                [x[row : row + 1, :, :n] for x in store.layer(layer)] for store, n in zip(stores, held, strict=True)
+            ]
+            assert torch.equal(parts[0][0][0, :, -1], new[0, row, :, 0])
+            keys, values = (torch.cat(side, dim=2) for side in zip(*parts, strict=True))
+            right, _, all_shares = plain(query[row].view(1, heads, group, dim), keys, values, [sum(held)], None, 0.1)
+            assert_close(out[row].view(heads, group, dim).double(), right[0], rtol=2e-5, atol=8e-6)
+            shares = torch.split(all_shares[0].float(), held, dim=-1)
+            for i, (share, n) in enumerate(zip(shares, held, strict=True)):
+                if weights is not None:
+                    assert_close(weights[0][i][row, ..., :n], share, rtol=2e-5, atol=2e-6)
+                    assert not weights[0][i][row, ..., n:].any()
+                else:
+                    added = stores[i].planes[str(sums)][layer, row] - before[i][row]
+                    assert_close(added[:, :n], share.sum(1), rtol=2e-5, atol=1e-6)
+                    assert not added[:, n:].any()
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    held=st.lists(st.lists(st.integers(0, 90), min_size=3, max_size=3), min_size=1, max_size=3),
+    group=st.integers(1, 5),
+    sums=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_tokens_in_several_tiers_count_as_if_they_had_never_moved(seed, held, group, sums) -> None:
+    """Tiers of any lengths, empty ones too; weights given out, or added to what lies beside the tokens."""
+    g = torch.Generator().manual_seed(seed)
+    geometry = Geometry(2, 2 * group, 2, 16, torch.float32)
+    extents = [[1 + row[0] for row in held], [row[1] for row in held], [row[2] for row in held]]
+    stores = []
+    for each in extents:
+        fill = {side: torch.randn(2, len(held), 2, max(each), 16, generator=g) for side in "kv"}
+        fill["mass"] = torch.rand(2, len(held), 2, max(each), generator=g)
+        stores.append(hold(TierStore(geometry, {"mass": torch.float32}, CPU), each, fill))
+    check_table(stores, group, g, "mass" if sums else None)
 
 
 def test_what_lies_beyond_a_rows_own_tokens_is_never_read() -> None:

@@ -59,6 +59,20 @@ def written(folder: Path, body: str) -> Path:
         ("    hidden_layers = (99,)", "hidden_layers is a tuple of layers from 0 to 1"),
         ("    hidden_layers = 1", "hidden_layers is a tuple of layers"),
         ("    query_window = -1", "query_window is a whole number from 0 on"),
+        ("    accumulates = 'mass'", "accumulates adds up attention; set needs_attention = True"),
+        (
+            "    needs_attention = True\n    accumulates = 'mass'",
+            "accumulates is None or names a field of type torch.float64",
+        ),
+        (
+            "    needs_attention = True\n    accumulates = 'm'\n    def fields(self): return {'m': torch.float16}",
+            "accumulates is None or names a field of type torch.float64",
+        ),
+        (
+            "    needs_attention = True\n    accumulates = 'm'\n    def fields(self): return {'m': self.wide}\n"
+            "    def observe(self, seen): pass",
+            "accumulates says that kernels may add to 'm' instead of calling observe",
+        ),
         ("    ordered = 'yes'", "ordered is true or false"),
         ("    def score(self, view): return view.pos * 1j", "score returned complex numbers"),
         ("    def score(self, view): raise SystemExit", "score raised SystemExit.* in line 4"),

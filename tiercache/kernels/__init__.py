@@ -14,8 +14,6 @@ from torch import Tensor
 from tiercache import attention
 from tiercache.attention import Partial
 from tiercache.kernels import native, on_cuda
-from tiercache.packed_store import PackedStore
-from tiercache.store import TierStore
 
 
 @dataclass
@@ -66,16 +64,3 @@ def decode_attention(
         out, shares = attention.softmax_attention(query, keys, values, visible.mask, scaling)
         return Partial(out, None, shares)
     return Partial(attention.fused_attention(query, keys, values, visible.mask, scaling), None, None)
-
-
-def tier_attention(
-    query: Tensor, store: TierStore, layer: int, visible: Visible, scaling: float, *, weights: bool
-) -> Partial:
-    """Attention over one tier where it lies, with its log-sum-exp; codes are read as they are where a kernel can."""
-    if isinstance(store, PackedStore) and native.fits(query):
-        k, v = (native.Codes(*store.codes(layer, side), store.formats[side]) for side in ("k", "v"))
-        kernel = native.kernel() if native.unfolds(k, v) else None
-        if kernel is not None:
-            return kernel(query, k, v, visible.extents, visible.bias, scaling, lse=True, weights=weights)
-    keys, values = store.layer(layer)
-    return decode_attention(query, keys, values, visible, scaling, lse=True, weights=weights)

@@ -52,7 +52,7 @@ INLINE float shares(float *row, int64_t slots) {
     return sum != 0 ? logf(sum) + top : -INFINITY;
 }
 
-/* A thread's own memory: logits [group][stride], room for all slots rounded up to 8, and a tile. */
+/* A thread's own memory: logits [group][stride], room for all slots and seven more, and a tile. */
 typedef struct {
     float *logits, *tile;
     int64_t stride;
@@ -62,7 +62,7 @@ typedef struct {
 static int each_head(int64_t queries, int64_t dim, int64_t rows, int64_t heads, int64_t threads, int64_t used,
                      void (*one)(const void *job, int64_t row, int64_t head, int64_t item, room own), const void *job) {
     int failed = 0;
-    int64_t stride = (used + 8) & ~(int64_t)7;
+    int64_t stride = (used + 15) & ~(int64_t)7; /* eight are written at once, from any slot on */
 #pragma omp parallel num_threads(threads) if (threads > 1 && rows * heads > 1)
     {
         float *own = malloc(sizeof(float) * (queries * stride + TILE * dim));

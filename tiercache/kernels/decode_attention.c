@@ -46,9 +46,18 @@ typedef struct {
 typedef struct {
     int64_t group, dim, query_group, bias_group;
     int64_t summed; /* weights are summed over the group: [used], not [group][used] */
-    side key, value;
+    int64_t added;  /* and added to what is there */
     float scaling;
 } shape;
+
+/* Keys and values that lie in one place. */
+typedef struct {
+    const side *key, *value;
+    place keys, values;
+    int64_t slots;
+    float *weights; /* [group][used] or their sum, zero beyond the slots; may be null */
+    int64_t used;
+} piece;
 
 /* Eight codes of 2 or 4 bits. */
 INLINE v8 codes(const uint8_t *from, int bits) {
@@ -106,68 +115,73 @@ INLINE const float *tile(const side *s, place at, int64_t first, int64_t count, 
     return scratch;
 }
 
-/* A row's head: `group` queries over its slots. weights [group][used] or their sum, zero beyond the slots. */
-static void attend(const shape *n, int64_t slots, int64_t used, const float *query, place keys, place values,
-                   const float *bias, float *out, float *lse, float *weights, room own) {
-    float *logits = own.logits, *scratch = own.tile;
-    int64_t dim = n->dim, stride = own.stride, step;
-    for (int64_t first = 0; first < slots; first += TILE) {
-        int64_t some = slots - first < TILE ? slots - first : TILE;
-        const float *from = tile(&n->key, keys, first, some, dim, scratch, &step);
+/* Queries' products with a piece's keys, as logits. */
+static void products_with(const shape *n, const piece *p, const float *query, float *logits, room own) {
+    int64_t dim = n->dim, step;
+    for (int64_t first = 0; first < p->slots; first += TILE) {
+        int64_t some = p->slots - first < TILE ? p->slots - first : TILE;
+        const float *from = tile(p->key, p->keys, first, some, dim, own.tile, &step);
         for (int64_t s = 0; s < some; s += 8)
             for (int64_t g = 0; g < n->group; g++)
                 products(query + g * n->query_group, from, step, s, some, dim, n->scaling,
-                         logits + g * stride + first + s);
+                         logits + g * own.stride + first + s);
     }
+}
+
+/* out += a piece's values, by their shares. */
+static void sum_of_values(const shape *n, const piece *p, const float *shares, float *out, room own) {
+    int64_t dim = n->dim, stride = own.stride, step;
+    for (int64_t first = 0; first < p->slots; first += TILE) {
+        int64_t some = p->slots - first < TILE ? p->slots - first : TILE, g = 0;
+        const float *from = tile(p->value, p->values, first, some, dim, own.tile, &step);
+        for (; g + 2 <= n->group; g += 2)
+            gather_columns(out + g * dim, dim, shares + g * stride + first, stride, from, step, some, 2, dim);
+        for (; g < n->group; g++)
+            gather_columns(out + g * dim, dim, shares + g * stride + first, stride, from, step, some, 1, dim);
+    }
+}
+
+static void write_weights(const shape *n, const piece *p, const float *shares, int64_t g) {
+    float *restrict to = p->weights + (n->summed ? 0 : g * p->used);
+    if (n->added || (n->summed && g > 0))
+        for (int64_t s = 0; s < p->slots; s++) to[s] += shares[s];
+    else
+        memcpy(to, shares, sizeof(float) * p->slots), memset(to + p->slots, 0, sizeof(float) * (p->used - p->slots));
+}
+
+/* A row's head: `group` queries over all slots of its pieces, whose logits lie one after the other. */
+static void attend(const shape *n, const piece *pieces, int64_t many, const float *query, const float *bias, float *out,
+                   float *lse, room own) {
+    int64_t slots = 0, at;
+    for (int64_t p = 0; p < many; slots += pieces[p++].slots)
+        products_with(n, pieces + p, query, own.logits + slots, own);
     for (int64_t g = 0; g < n->group; g++) {
-        float *row = logits + g * stride;
+        float *row = own.logits + g * own.stride;
         if (bias)
             for (int64_t s = 0; s < slots; s++) row[s] += bias[g * n->bias_group + s];
         float log = shares(row, slots);
         if (lse) lse[g] = log;
-        if (weights) {
-            float *restrict to = weights + (n->summed ? 0 : g * used);
-            if (n->summed && g > 0)
-                for (int64_t s = 0; s < slots; s++) to[s] += row[s];
-            else
-                memcpy(to, row, sizeof(float) * slots), memset(to + slots, 0, sizeof(float) * (used - slots));
-        }
-        for (int64_t j = 0; j < dim; j++) out[g * dim + j] = 0;
+        at = 0;
+        for (int64_t p = 0; p < many; at += pieces[p++].slots)
+            if (pieces[p].weights) write_weights(n, pieces + p, row + at, g);
+        for (int64_t j = 0; j < n->dim; j++) out[g * n->dim + j] = 0;
     }
-    for (int64_t first = 0; first < slots; first += TILE) {
-        int64_t some = slots - first < TILE ? slots - first : TILE, g = 0;
-        const float *from = tile(&n->value, values, first, some, dim, scratch, &step);
-        for (; g + 2 <= n->group; g += 2)
-            gather_columns(out + g * dim, dim, logits + g * stride + first, stride, from, step, some, 2, dim);
-        for (; g < n->group; g++)
-            gather_columns(out + g * dim, dim, logits + g * stride + first, stride, from, step, some, 1, dim);
-    }
-}
-
-/* Steps from row to row and from head to head: floats, bytes of codes, or the grids' numbers. */
-typedef struct {
-    int64_t row, head, grid_row, grid_head;
-} steps;
-
-INLINE place locate(const side *s, const steps *by, place at, int64_t row, int64_t head) {
-    int64_t size = s->bits == 32 ? sizeof(float) : 1, grid = s->wide ? sizeof(float) : sizeof(_Float16);
-    at.codes = (const char *)at.codes + size * (row * by->row + head * by->head);
-    if (at.grid) at.grid = (const char *)at.grid + grid * (row * by->grid_row + head * by->grid_head);
-    return at;
+    at = 0;
+    for (int64_t p = 0; p < many; at += pieces[p++].slots) sum_of_values(n, pieces + p, own.logits + at, out, own);
 }
 
 typedef struct {
     shape shape;
-    steps keys, values;
     int64_t rows, heads, threads, used;
     int64_t query_row, query_head, bias_row, bias_head;
+    int64_t key_row, key_head, value_row, value_head;
+    side key, value;
     const int64_t *extents; /* slots that each row holds, [rows], each at most `used` */
 } rectangle;
 
 typedef struct {
     const rectangle *n;
-    const float *query, *bias;
-    place keys, values;
+    const float *query, *keys, *values, *bias;
     float *out, *lse, *weights;
 } rectangle_job;
 
@@ -175,33 +189,46 @@ static void attend_in_rectangle(const void *job, int64_t row, int64_t head, int6
     const rectangle_job *j = job;
     const rectangle *n = j->n;
     int64_t first = item * n->shape.group;
-    attend(&n->shape, n->extents[row], n->used, j->query + row * n->query_row + head * n->query_head,
-           locate(&n->shape.key, &n->keys, j->keys, row, head), locate(&n->shape.value, &n->values, j->values, row, head),
+    piece all = {&n->key, &n->value, {j->keys + row * n->key_row + head * n->key_head, 0},
+                 {j->values + row * n->value_row + head * n->value_head, 0}, n->extents[row],
+                 j->weights ? j->weights + (n->shape.summed ? item : first) * n->used : 0, n->used};
+    attend(&n->shape, &all, 1, j->query + row * n->query_row + head * n->query_head,
            j->bias ? j->bias + row * n->bias_row + head * n->bias_head : 0, j->out + first * n->shape.dim,
-           j->lse ? j->lse + first : 0, j->weights ? j->weights + (n->shape.summed ? item : first) * n->used : 0, own);
+           j->lse ? j->lse + first : 0, own);
 }
 
-/* Rows in one rectangle. out [rows][heads][group][dim], lse [rows][heads][group] and weights
-   [rows][heads][group][used] are contiguous; the grids of plain floats, bias, lse and weights may be null. */
-int tiercache_attend(const rectangle *n, const float *query, const void *keys, const void *key_grid,
-                     const void *values, const void *value_grid, const float *bias, float *out, float *lse,
-                     float *weights) {
-    rectangle_job job = {n, query, bias, {keys, key_grid}, {values, value_grid}, out, lse, weights};
+/* Rows of plain floats in one rectangle. out [rows][heads][group][dim], lse [rows][heads][group] and weights
+   [rows][heads][group][used] are contiguous; bias, lse and weights may be null. */
+int tiercache_attend(const rectangle *n, const float *query, const float *keys, const float *values, const float *bias,
+                     float *out, float *lse, float *weights) {
+    rectangle_job job = {n, query, keys, values, bias, out, lse, weights};
     return each_head(n->shape.group, n->shape.dim, n->rows, n->heads, n->threads, n->used, attend_in_rectangle, &job);
 }
 
+/* One store of one lane: a stretch of slots for each (layer, row, KV head). */
 typedef struct {
-    int64_t keys, values; /* addresses of the first slot's */
-    int64_t extent, used; /* slots, with the new token's; and of its lane */
-    int64_t weights;      /* where its weights begin */
-} entry;
+    side key, value;
+    place keys, values;           /* of slot 0 */
+    int64_t layer, row, head;     /* slots from stretch to stretch, where all are equally long */
+    const int64_t *starts;        /* else each one's first slot, [layers][rows][heads] */
+    const int64_t *extents;       /* slots held, with the new token's: [rows], or as `starts` */
+    int64_t used, weights;        /* the longest stretch; where in all weights its own begin */
+    float *sums;                  /* of slot 0, where weights are added up */
+} region;
+
+typedef struct {
+    int64_t rows, many;
+    const region *regions; /* [many], the first of which takes the new tokens */
+} lane;
+
+enum { MOST_PIECES = 8 };
 
 typedef struct {
     shape shape;
     int64_t rows, heads, threads, used, layer;
     int64_t query_row, query_head, key_row, key_head, value_row, value_head;
-    const entry *entries; /* [layers][rows][heads] */
-    const int64_t *slots; /* of the new tokens, [layers][rows][heads] */
+    const lane *lanes;    /* as many as hold all rows */
+    const int64_t *slots; /* of the new tokens, within their stretches, [layers][rows][heads] */
 } table;
 
 typedef struct {
@@ -210,21 +237,39 @@ typedef struct {
     float *out, *weights;
 } table_job;
 
+INLINE place locate(const side *s, place at, int64_t slot) {
+    at.codes = (const char *)at.codes + slot * s->slot * (s->bits == 32 ? sizeof(float) : 1);
+    if (at.grid) at.grid = (const char *)at.grid + slot * s->grid_slot * (s->wide ? sizeof(float) : sizeof(_Float16));
+    return at;
+}
+
+static piece stretch(const table *n, const lane *lane, const region *r, int64_t row, int64_t head, float *weights) {
+    int64_t i = (n->layer * lane->rows + row) * n->heads + head;
+    int64_t first = r->starts ? r->starts[i] : n->layer * r->layer + row * r->row + head * r->head;
+    int64_t wide = r->used * (n->shape.summed ? 1 : n->shape.group);
+    if (weights) weights += r->weights + (row * n->heads + head) * wide;
+    return (piece){&r->key, &r->value, locate(&r->key, r->keys, first), locate(&r->value, r->values, first),
+                   r->extents[r->starts ? i : row], r->sums ? r->sums + first : weights, r->used};
+}
+
 static void append_and_attend(const void *job, int64_t row, int64_t head, int64_t item, room own) {
     const table_job *j = job;
     const table *n = j->n;
-    int64_t here = n->layer * n->rows * n->heads + item, slot = n->slots[here];
-    const entry *at = n->entries + here;
-    float *keys = (float *)(intptr_t)at->keys, *values = (float *)(intptr_t)at->values;
-    size_t bytes = sizeof(float) * n->shape.dim;
-    memcpy(keys + slot * n->shape.key.slot, j->key + row * n->key_row + head * n->key_head, bytes);
-    memcpy(values + slot * n->shape.value.slot, j->value + row * n->value_row + head * n->value_head, bytes);
-    attend(&n->shape, at->extent, at->used, j->query + row * n->query_row + head * n->query_head, (place){keys, 0},
-           (place){values, 0}, 0, j->out + item * n->shape.group * n->shape.dim, 0,
-           j->weights ? j->weights + at->weights : 0, own);
+    const lane *lane = n->lanes;
+    int64_t inside = row, many;
+    for (; inside >= lane->rows; lane++) inside -= lane->rows;
+    piece pieces[MOST_PIECES];
+    for (many = 0; many < lane->many; many++)
+        pieces[many] = stretch(n, lane, lane->regions + many, inside, head, j->weights);
+    int64_t slot = n->slots[n->layer * n->rows * n->heads + item], dim = n->shape.dim;
+    float *key = (float *)pieces[0].keys.codes + slot * dim, *value = (float *)pieces[0].values.codes + slot * dim;
+    memcpy(key, j->key + row * n->key_row + head * n->key_head, sizeof(float) * dim);
+    memcpy(value, j->value + row * n->value_row + head * n->value_head, sizeof(float) * dim);
+    attend(&n->shape, pieces, many, j->query + row * n->query_row + head * n->query_head, 0,
+           j->out + item * n->shape.group * dim, 0, own);
 }
 
-/* Rows of plain floats, wherever they lie: writes each one's new key and value, then attends.
+/* Rows of several lanes, each over all of its stores: writes every row's new key and value, then attends.
    out [rows][heads][group][dim]; weights, of all rows one after the other, may be null. */
 int tiercache_append_and_attend(const table *n, const float *query, const float *key, const float *value, float *out,
                                 float *weights) {

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from tiercache.scorers.base import Observed, ObservedPrefill, Scorer, View
+from tiercache.scorers.base import ObservedPrefill, Scorer, View
 
 
 class AttentionMass(Scorer):
@@ -15,16 +15,13 @@ class AttentionMass(Scorer):
 
     needs_attention = True
     sums_heads = True
+    accumulates = "mass"
 
     def fields(self) -> dict[str, torch.dtype]:
         return {"mass": self.wide}
 
     def observe_prefill(self, seen: ObservedPrefill) -> None:
         seen.fields["mass"].add_(torch.einsum("hgcn,c->hn", seen.weights, seen.counted.to(seen.weights)))
-
-    def observe(self, seen: Observed) -> None:
-        for part in seen.parts:
-            part.fields["mass"].add_(part.mass)
 
     def score(self, view: View) -> Tensor:
         return view.fields["mass"]

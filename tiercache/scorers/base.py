@@ -127,6 +127,8 @@ class Scorer:
 
     needs_attention   `observe` and `observe_prefill` are called, with the weights of each step.
     sums_heads        of a decode step it looks at `Part.mass` alone, not at `Part.weights`; kernels then write less.
+    accumulates       a slot field of type `wide`: `observe` adds `Part.mass` to it and no more. Kernels do it then
+                      themselves where they can, without calling `observe`.
     observes          `observe` is called without weights, so attention stays on fused kernels.
     remembers         `remember` is called at each event, before `score`.
     needs_keys        `View.keys` and `View.values` are there.
@@ -140,6 +142,7 @@ class Scorer:
 
     needs_attention = False
     sums_heads = False
+    accumulates: str | None = None
     observes = False
     remembers = False
     needs_keys = False
@@ -167,6 +170,9 @@ class Scorer:
 
     def observe(self, seen: Observed) -> None:
         """A decode step at one layer; update the parts' fields and the state in place."""
+        if self.accumulates is not None:
+            for part in seen.parts:
+                part.fields[self.accumulates].add_(part.mass)
 
     def observe_hidden(self, hidden: Mapping[int, Tensor], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """New tokens' hidden states by layer, each [rows, n, hidden] -> slot fields of these tokens, each [rows, n].

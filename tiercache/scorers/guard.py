@@ -29,6 +29,7 @@ def guard(scorer: Scorer, name: str) -> Scorer:
         setattr(scorer, hook, partial(_call, getattr(scorer, hook), f"scorer '{name}': {hook}", file))
     fields, state = scorer.fields(), scorer.state()
     _check_layout(name, fields, state)
+    _check_accumulates(scorer, name, fields)
     hooks = {hook: getattr(scorer, hook) for hook in ("score", "remember", "observe_hidden", "thought")}
 
     def score(view: View) -> Tensor:
@@ -75,6 +76,24 @@ def _check_attributes(scorer: Scorer, name: str) -> None:
     if not whole or (count is not None and any(i >= count for i in layers)):
         most = "" if count is None else f" to {count - 1}"
         raise PolicyError(f"scorer '{name}': hidden_layers is a tuple of layers from 0{most} (got {layers!r}).")
+
+
+def _check_accumulates(scorer: Scorer, name: str, fields: Mapping[str, torch.dtype]) -> None:
+    field = scorer.accumulates
+    if field is None:
+        return
+    if not scorer.needs_attention:
+        raise PolicyError(f"scorer '{name}': accumulates adds up attention; set needs_attention = True.")
+    if fields.get(field) is not scorer.wide:
+        raise PolicyError(
+            f"scorer '{name}': accumulates is None or names a field of type {scorer.wide} (got {field!r}; fields() "
+            f"returned {dict(fields)})."
+        )
+    if type(scorer).observe is not Scorer.observe:
+        raise PolicyError(
+            f"scorer '{name}': accumulates says that kernels may add to '{field}' instead of calling observe, which is "
+            "its own here; leave one of them out (accumulates = None)."
+        )
 
 
 def _check_layout(name: str, fields: Any, state: Any) -> None:
