@@ -9,11 +9,13 @@ for quantised tiers what reading fewer bytes gives back.
 import torch
 from measure import arguments, decode_rates, synthetic
 
+# Nothing is pinned: the prompt stands for a long chain of thought, half of which is to lie in each tier.
+HALF = {"name": "hierarchy", "hbm": 0.5, "evict": 0, "pin_prompt": False}
 POLICIES = {
     "full": "full",
-    "hierarchy hbm=0.5 evict=0": {"name": "hierarchy", "hbm": 0.5, "evict": 0},
-    "hierarchy hbm=0.5 evict=0 stream": {"name": "hierarchy", "hbm": 0.5, "evict": 0, "t1_read": "stream"},
-    "hierarchy hbm=0.5 packed=0.5": {"name": "hierarchy", "hbm": 0.5, "evict": 0, "packed": 0.5},
+    "hierarchy hbm=0.5 evict=0": HALF,
+    "hierarchy hbm=0.5 evict=0 stream": {**HALF, "t1_read": "stream"},
+    "hierarchy hbm=0.5 packed=0.5": {**HALF, "packed": 0.5},
     "qevict 20% of bytes": {"name": "qevict", "budget": {"bytes": 0.2}},
     "kivi 2 bits": {"name": "kivi", "packed_bits": 2},
 }
