@@ -239,7 +239,7 @@ class TieredCache:
         for sequence in self.sequences:
             sequence.usage.before_event(sequence.tiers)
         self.allocated_peak = max(self.allocated_peak, self.allocated_bytes())
-        if self.events.run(range(self.rows), reuse=True):
+        if self.watches and self.events.run(range(self.rows), reuse=True):
             self._trim()
         for sequence in self.sequences:
             sequence.usage.after_event(sequence.tiers)

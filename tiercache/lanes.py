@@ -22,7 +22,7 @@ from tiercache.step import DecodeStep
 LIKE = 1.125  # a lane's longest row over its shortest: a sixteenth of its rectangle is unused on average
 FEW = 16  # tokens that are no difference
 MOST = 8  # lanes; each costs every step a little
-PARTING = 16  # steps between looks at whether a lane's rows are still alike: to part them is to copy them
+LOOK = 16  # steps between looks at which lanes have become alike, and which one's rows no longer are
 
 Owner = TypeVar("Owner")
 
@@ -139,9 +139,8 @@ class Lanes(Generic[Owner]):
         """Makes room for one token in each row. Lanes that have become alike are joined, unlike rows of one parted."""
         self._drop_ended()
         self._steps += 1
-        if self._steps % PARTING == 0:
+        if self._steps % LOOK == 0:
             self._part_unlike()
-        if len(self._lanes) > 1:
             self._join_alike()
         return LanesStep([lane.cache for lane in self._lanes])
 

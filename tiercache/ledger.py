@@ -45,8 +45,10 @@ class Usage:
     live_peak: int = 0
 
     def before_event(self, row: RowTiers) -> None:
-        self.hbm_peak = max(self.hbm_peak, row.hbm)
-        self.live_peak = max(self.live_peak, row.live)
+        if row.hbm > self.hbm_peak:
+            self.hbm_peak = row.hbm
+        if row.live > self.live_peak:
+            self.live_peak = row.live
 
     def after_event(self, row: RowTiers) -> None:
         self.steps += 1

@@ -238,6 +238,8 @@ class DecodeStep:
         `stream`: all of T1 goes up. `merge`: queries go down, outputs and log-sum-exps (float32) come back.
         """
         cache, g = self.cache, self.cache.geometry
+        if not cache.ddr.used():
+            return
         if cache.policy.storage.t1_read == "stream":
             cache.traffic.to_device += sum(tier.ddr for tier in cache.tiers) * g.token_bytes
         else:
