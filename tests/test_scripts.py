@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import runpy
 import sys
 from contextlib import redirect_stdout
@@ -150,6 +151,17 @@ def test_decoding_goes_on_from_the_same_past_as_generate(tmp_path: Path) -> None
     script("decode_at_context", "--context", "40", "96", "--batch", "3", "--new=5", "--pairs=1", f"--json={out}")
     rows = json.loads(out.read_text())["rows"]
     assert [(row["context"], row["equal"]) for row in rows] == [(40, 1.0), (96, 1.0)]
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="it builds the kernel anew")
+def test_distances_of_reading_ahead_are_compared(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    script("reading_ahead", "--shapes", "reasoner", "--ahead", "512", "--pairs=1", f"--json={out}")
+    rows = json.loads(out.read_text())["rows"]
+    assert [(row["shape"], row["ahead"], row["ratio"] > 0) for row in rows] == [
+        ("reasoner", 0, True),
+        ("reasoner", 512, True),
+    ]
 
 
 def test_a_large_cluster_is_simulated(tmp_path: Path) -> None:
