@@ -2,13 +2,14 @@
 
 import io
 import json
-import shutil
 import runpy
+import shutil
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 from unittest.mock import patch
 
+import pytest
 import torch
 
 SCRIPTS = Path(__file__).parents[1] / "benchmarks"
