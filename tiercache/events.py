@@ -1,7 +1,7 @@
 """A policy's events: which sequences are due, who leaves, and how it is done with the least copying.
 
 Four ways, by what a policy needs. One in, one out: the victim's slot waits for the next token and nothing is copied.
-Evictions of many rows without other tiers: all at once. Moves between tiers: some rows at once, so that what is copied
+Evictions of many rows without other tiers: all at once. Moves between tiers: some rows at once, so that what is ranked
 meanwhile stays small beside the cache. Everything else: a row at a time.
 """
 
