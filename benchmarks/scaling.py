@@ -30,8 +30,10 @@ def policy_of(name: str, budget: int) -> object:
     """With this many tokens. QEvict, whose budget is a share of the bytes, isn't among them."""
     if name == "full":
         return "full"
-    often = {"every": SELDOM} if PRESETS[name].defaults.get("every", 0) > SELDOM else {}
-    return {"name": name, "budget": budget, **often, **MORE.get(name, {})}
+    defaults = PRESETS[name].defaults
+    often = {"every": SELDOM} if defaults.get("every", 0) > SELDOM else {}
+    whole = {"pin_prompt": False} if defaults.get("pin_prompt") else {}  # or nothing could leave
+    return {"name": name, "budget": budget, **often, **whole, **MORE.get(name, {})}
 
 
 def main() -> None:
@@ -58,7 +60,7 @@ def main() -> None:
                         "policy": name,
                         "batch": batch,
                         "tokens_seen": n,
-                        "tokens_kept": n if name == "full" else min(n, given.budget),
+                        "tokens_kept": steppers[n].cache.tiers[0].live,
                         "step_ms": statistics.median(times),
                         "to_shortest": statistics.median(times) / statistics.median(spent[first]) if first else None,
                     }

@@ -216,8 +216,9 @@ class LanesStep:
             tiers = [step.tiers for step in self._steps]
             slots = torch.cat([step.slots for step in self._steps], dim=1)
             group = query.shape[1] // key.shape[1]
-            summed = first.cache.scorer.sums_heads or first.sums is not None
-            self._table = RowTable(kernel, tiers, slots, group, scaling, summed, first.sums)
+            scorer, sums = first.cache.scorer, first.sums
+            summed = scorer.sums_heads or sums is not None
+            self._table = RowTable(kernel, tiers, slots, group, scaling, summed, sums, scorer.retains)
         wanted = first.cache.needs_attention and first.sums is None
         out, weights = self._table(layer, query, key, value, wanted)
         if first.observed or first.cache.queries is not None:

@@ -110,7 +110,9 @@ def test_codes_are_read_as_unpacking_them_would(
     check_table(stores, 3, g)
 
 
-def check_table(stores: list[TierStore], group: int, g: torch.Generator, sums: str | None = None) -> None:
+def check_table(
+    stores: list[TierStore], group: int, g: torch.Generator, sums: str | None = None, retains: float = 1.0
+) -> None:
     """A step over all tiers of some rows against the plain formula over their tokens side by side, layer by layer."""
     near, geometry, kernel = stores[0], stores[0].geometry, native.kernel()
     assert kernel is not None
@@ -118,7 +120,7 @@ def check_table(stores: list[TierStore], group: int, g: torch.Generator, sums: s
     rows, heads, dim = near.rows, geometry.kv_heads, geometry.head_dim
     slots = torch.tensor(near.extents).sub(1).view(1, rows, 1).expand(geometry.layers, rows, heads)
     summed = sums is not None
-    table = RowTable(kernel, [stores], slots, group, 0.1, summed, sums)
+    table = RowTable(kernel, [stores], slots, group, 0.1, summed, sums, retains)
     for layer in range(geometry.layers):
         query = torch.randn(rows, heads * group, 1, dim, generator=g)
         new = torch.randn(2, rows, heads, 1, dim, generator=g)
@@ -139,7 +141,8 @@ def check_table(stores: list[TierStore], group: int, g: torch.Generator, sums: s
                     assert_close(weights[0][i][row, ..., :n], share, rtol=2e-5, atol=2e-6)
                     assert not weights[0][i][row, ..., n:].any()
                 else:
-                    added = stores[i].planes[str(sums)][layer, row] - before[i][row]
+                    factor = torch.where(torch.arange(before[i].shape[-1]) < n, retains, 1)
+                    added = stores[i].planes[str(sums)][layer, row] - factor * before[i][row]
                     assert_close(added[:, :n], share.sum(1), rtol=2e-5, atol=1e-6)
                     assert not added[:, n:].any()
 
@@ -148,7 +151,7 @@ def check_table(stores: list[TierStore], group: int, g: torch.Generator, sums: s
     seed=st.integers(0, 2**32),
     held=st.lists(st.lists(st.integers(0, 90), min_size=3, max_size=3), min_size=1, max_size=3),
     group=st.integers(1, 5),
-    sums=st.booleans(),
+    sums=st.sampled_from([None, 0.0, 0.9, 1.0]),
 )
 @settings(max_examples=60, deadline=None)
 def test_tokens_in_several_tiers_count_as_if_they_had_never_moved(seed, held, group, sums) -> None:
@@ -161,7 +164,7 @@ def test_tokens_in_several_tiers_count_as_if_they_had_never_moved(seed, held, gr
         fill = {side: torch.randn(2, len(held), 2, max(each), 16, generator=g) for side in "kv"}
         fill["mass"] = torch.rand(2, len(held), 2, max(each), generator=g)
         stores.append(hold(TierStore(geometry, {"mass": torch.float32}, CPU), each, fill))
-    check_table(stores, group, g, "mass" if sums else None)
+    check_table(stores, group, g, "mass" if sums is not None else None, sums or 0.0)
 
 
 def test_what_lies_beyond_a_rows_own_tokens_is_never_read() -> None:

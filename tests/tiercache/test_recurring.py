@@ -12,8 +12,9 @@ from recurring_reference import EXAMPLES, Pages, facts, lazy_score, sigmoid, vie
 from tiercache.catalog.recurring import Lazy, Raas
 from tiercache.ranking import window_sums
 from tiercache.scorers import Observed, ObservedPrefill, Part
+from tiercache.scorers.buckets import buckets
 from tiercache.scorers.lazy import Recurrence
-from tiercache.scorers.raas import LastUse, buckets
+from tiercache.scorers.raas import LastUse
 
 
 @EXAMPLES
@@ -67,7 +68,7 @@ def test_raas_scores_as_the_loops_do(
 
 def test_pages_are_numbered_without_gaps() -> None:
     pos = torch.tensor([[5000, 3, 16, 2, 5001], [-1, 40, -1, 41, 7]])
-    assert buckets(pos, 16).tolist() == [[2, 0, 1, 0, 2], [0, 2, 0, 2, 1]]
+    assert buckets(pos // 16).tolist() == [[2, 0, 1, 0, 2], [0, 2, 0, 2, 1]]
 
 
 @EXAMPLES

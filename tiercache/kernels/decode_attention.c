@@ -56,8 +56,8 @@ typedef struct {
 typedef struct {
     int64_t group, dim, query_group, bias_group;
     int64_t summed; /* weights are summed over the group: [used], not [group][used] */
-    int64_t added;  /* and added to what is there */
-    float scaling;
+    int64_t added;  /* and added to what `retains` leaves of what is there */
+    float scaling, retains;
 } shape;
 
 /* Keys and values that lie in one place. */
@@ -156,7 +156,9 @@ static void sum_of_values(const shape *n, const piece *p, const float *shares, f
 
 static void write_weights(const shape *n, const piece *p, const float *shares, int64_t g) {
     float *restrict to = p->weights + (n->summed ? 0 : g * p->used);
-    if (n->added || (n->summed && g > 0))
+    if (n->added && g == 0)
+        for (int64_t s = 0; s < p->slots; s++) to[s] = n->retains * to[s] + shares[s];
+    else if (n->summed && g > 0)
         for (int64_t s = 0; s < p->slots; s++) to[s] += shares[s];
     else
         memcpy(to, shares, sizeof(float) * p->slots), memset(to + p->slots, 0, sizeof(float) * (p->used - p->slots));

@@ -25,7 +25,11 @@ class Side(ctypes.Structure):
 
 
 class Shape(ctypes.Structure):
-    _fields_ = (*integers("group dim query_group bias_group summed added"), ("scaling", ctypes.c_float))
+    _fields_ = (
+        *integers("group dim query_group bias_group summed added"),
+        ("scaling", ctypes.c_float),
+        ("retains", ctypes.c_float),
+    )
 
 
 class _Rectangle(ctypes.Structure):

@@ -57,13 +57,14 @@ class RowTable:
         scaling: float,
         summed: bool = False,
         sums: str | None = None,
+        retains: float = 1.0,
     ) -> None:
         """Stores that `reads` knows, with plain floats first.
 
         Args:
             slots: where each head's new token goes, int64 [layers, rows, kv_heads].
             summed: weights are, over the group.
-            sums: the slot field, float32, to which these sums are added.
+            sums: the slot field, float32, to which these sums are added; before, it is multiplied by `retains`.
         """
         _, rows, heads = slots.shape
         self._kernel, self._slots, self._sums = kernel, slots.contiguous(), sums
@@ -78,7 +79,7 @@ class RowTable:
             self._kept.append(regions)
             place.rows, place.many, place.regions = stores[0].rows, len(stores), ctypes.addressof(regions)
         self._kept.append(table)
-        shape = Shape(group, lanes[0][0].geometry.head_dim, 0, 0, summed, sums is not None, scaling)
+        shape = Shape(group, lanes[0][0].geometry.head_dim, 0, 0, summed, sums is not None, scaling, retains)
         used = max(sum(store.used() for store in lane) for lane in lanes)
         self._n = _Table(shape, rows, heads, torch.get_num_threads(), used)
         self._n.lanes, self._n.slots = ctypes.addressof(table), self._slots.data_ptr()

@@ -127,8 +127,8 @@ class Scorer:
 
     needs_attention   `observe` and `observe_prefill` are called, with the weights of each step.
     sums_heads        of a decode step it looks at `Part.mass` alone, not at `Part.weights`; kernels then write less.
-    accumulates       a slot field of type `wide`: `observe` adds `Part.mass` to it and no more. Kernels do it then
-                      themselves where they can, without calling `observe`.
+    accumulates       a slot field of type `wide`: `observe` multiplies it by `retains`, adds `Part.mass`, and no more.
+                      Kernels do it then themselves where they can, without calling `observe`.
     observes          `observe` is called without weights, so attention stays on fused kernels.
     remembers         `remember` is called at each event, before `score`.
     needs_keys        `View.keys` and `View.values` are there.
@@ -143,6 +143,7 @@ class Scorer:
     needs_attention = False
     sums_heads = False
     accumulates: str | None = None
+    retains: float = 1.0
     observes = False
     remembers = False
     needs_keys = False
@@ -172,7 +173,7 @@ class Scorer:
         """A decode step at one layer; update the parts' fields and the state in place."""
         if self.accumulates is not None:
             for part in seen.parts:
-                part.fields[self.accumulates].add_(part.mass)
+                part.fields[self.accumulates].mul_(self.retains).add_(part.mass)
 
     def observe_hidden(self, hidden: Mapping[int, Tensor], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """New tokens' hidden states by layer, each [rows, n, hidden] -> slot fields of these tokens, each [rows, n].

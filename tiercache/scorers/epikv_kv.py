@@ -4,12 +4,12 @@ import math
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, unflatten
+from torch import Tensor
 
 from tiercache.catalog import hidden
 from tiercache.catalog.base import Signal
 from tiercache.scorers.base import Facts, Scorer, View
-from tiercache.store import gather
+from tiercache.scorers.buckets import buckets
 
 EPSILON = 1e-6
 
@@ -64,24 +64,19 @@ class EpiKVCache(Scorer):
 
     def _lagged(self, states: Tensor, place: Tensor) -> Tensor:
         """States [R, H, S, d], place [R, H, S] -> [R, H, S]."""
-        states = states.to(self.wide)
-        chunk = place // self.lag
-        bins = int(chunk.max()) + 1
-        # Each chunk's tokens in a row of `lag`: where one is missing another of the chunk stands in for it.
-        slots = torch.arange(place.shape[-1], device=place.device).expand_as(place)
-        rows = slots.new_full((*place.shape[:2], bins * self.lag), -1).scatter_(2, place, slots)
-        rows = rows.view(*place.shape[:2], bins, self.lag)
-        some = rows.amax(-1, keepdim=True)
-        held = gather(states, torch.where(rows < 0, some, rows).clamp_min(0).flatten(2))
-        held = unflatten(held, 2, (bins, self.lag))
-        taken = (some.squeeze(-1) >= 0).long()
-        taken[..., 0] = 0  # free slots
-        nearest = (taken * torch.arange(bins, device=place.device)).cummax(-1).values  # 0: none so far
-        reference = nearest.gather(2, (chunk - 1).clamp_min(0))
-        low, high = gather(held.amin(3), reference), gather(held.amax(3), reference)
+        states, chunk = states.to(self.wide), place // self.lag
+        rank, heads = buckets(chunk), torch.arange(place[..., 0].numel(), device=place.device)
+        bins = (heads.view(*place.shape[:2], 1) * place.shape[2] + rank).flatten()
+        # One long line: on a CPU a reduction over the first dimension is thirty times as fast as over another.
+        line, index = states.flatten(0, 2), bins.unsqueeze(1).expand(-1, states.shape[-1])
+        low, high = (
+            torch.zeros_like(line).scatter_reduce(0, index, line, way, include_self=False) for way in ("amin", "amax")
+        )
+        low, high = (each.index_select(0, (bins - 1).clamp_min(0)).view_as(states) for each in (low, high))
         scaled = (states - low) / (high - low).clamp_min(EPSILON)
         spread: Tensor = torch.linalg.vector_norm(_centred(scaled), dim=-1) / math.sqrt(states.shape[-1] - 1)
-        return spread.masked_fill(reference == 0, 0)
+        free = (chunk == 0).any(-1, keepdim=True)  # they are the first bucket
+        return spread.masked_fill(rank <= free, 0)
 
 
 def _centred(states: Tensor) -> Tensor:

@@ -82,6 +82,8 @@ def _check_accumulates(scorer: Scorer, name: str, fields: Mapping[str, torch.dty
     field = scorer.accumulates
     if field is None:
         return
+    if not isinstance(scorer.retains, float | int) or not 0 <= scorer.retains <= 1:
+        raise PolicyError(f"scorer '{name}': retains is a share from 0 to 1 (got {scorer.retains!r}).")
     if not scorer.needs_attention:
         raise PolicyError(f"scorer '{name}': accumulates adds up attention; set needs_attention = True.")
     if fields.get(field) is not scorer.wide:

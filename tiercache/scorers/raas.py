@@ -8,6 +8,7 @@ from torch import Tensor, unflatten
 
 from tiercache.catalog.recurring import Raas
 from tiercache.scorers.base import Observed, Scorer, View
+from tiercache.scorers.buckets import buckets
 
 
 class LastUse(Scorer):
@@ -37,7 +38,7 @@ class LastUse(Scorer):
             bucket = (torch.arange(pos.shape[-1], device=device) // page).expand(pos.shape)
             low, high, live = self._neighbours(keys, pos)
         else:
-            bucket = buckets(pos, page)
+            bucket = buckets(pos.long() // page)
             low, high, live = self._scattered(keys, pos, bucket)
         scores = self._page_scores(seen.query, low, high, live, seen.scaling)
         current = scores.clamp_min(0).gather(-1, bucket)
@@ -108,16 +109,6 @@ def _box(keys: Tensor, held: Tensor) -> tuple[Tensor, Tensor]:
     """Least and greatest keys [..., d] of those that are there: keys [..., page, d], held bool [..., page]."""
     free = ~held.unsqueeze(-1)
     return keys.masked_fill(free, float("inf")).amin(-2), keys.masked_fill(free, float("-inf")).amax(-2)
-
-
-def buckets(pos: Tensor, page: int) -> Tensor:
-    """Numbers the pages that are there: [..., slots] positions -> int64 below the number of slots, in page order.
-
-    So no size depends on how long the sequence is, which only the device knows. Free slots have a bucket of their own.
-    """
-    pages, order = (pos.long() // page).sort(dim=-1)
-    rank = (pages.diff(dim=-1, prepend=pages[..., :1]) != 0).cumsum(-1)
-    return torch.empty_like(rank).scatter_(-1, order, rank)
 
 
 def _join(parts: Sequence[Tensor]) -> Tensor:
