@@ -127,7 +127,7 @@ def test_the_other_speed_scripts_run(tmp_path: Path) -> None:
         out = tmp_path / f"{name}.json"
         script(name, *arguments, f"--json={out}")
         found[name] = json.loads(out.read_text())["rows"]
-    assert [row["tokens_kept"] for row in found["scaling"]] == [64, 160, 64, 64]
+    assert [row["tokens_kept"] for row in found["scaling"]] == [64 + 6, 160 + 6, 64, 64]
     full, *quarters = [row["rows"] for row in found["budgeted_batch"]]
     assert full in (4, 5), "a quarter of 16, and shorter prompts leave room for one more"
     assert all(rows >= 10 for rows in quarters), "less one whole prompt, before the policy acts on it"
