@@ -126,24 +126,26 @@ class Stepper:
 def decode_rates(given: argparse.Namespace, loaded: LoadedModel, policies: Mapping[str, Any], base: str) -> None:
     """Decode tokens/s of policies against one of them, for each of `given.context`: runs, and prints the table.
 
-    All decode by turns, a step each, so that a slow second of the machine meets all of them. `given.pairs` stretches of
-    `given.new` steps; a rate is of a stretch, events included.
+    All decode by turns, a step each, so that a slow second of the machine meets all of them. Where a cache lies in
+    memory and who has used the processor's caches before are worth some percent, so `given.pairs` times caches are made
+    anew and decode `given.new` steps, all in an order drawn anew; events are part of the rate. The base is measured a
+    second time as if it were a policy: how far it is from 1 is what the machine adds.
     """
-    rows = []
+    rows, rng = [], random.Random(0)
+    every = {**policies, f"{base}, again": policies[base]}
     for context in given.context:
         prompts = random_prompts(loaded, given.batch, context)
-        steppers = {name: Stepper(loaded, prompts, policy) for name, policy in policies.items()}
-        found: dict[str, list[float]] = {name: [] for name in policies}
+        found: dict[str, list[float]] = {name: [] for name in every}
         for _ in range(given.pairs):
-            spent = dict.fromkeys(policies, 0.0)
+            order, spent = rng.sample(list(every), len(every)), dict.fromkeys(every, 0.0)
+            steppers = {name: Stepper(loaded, prompts, every[name]) for name in order}
             for _ in range(given.new):
-                for name, step in steppers.items():
-                    spent[name] += step()
+                for name in rng.sample(order, len(order)):
+                    spent[name] += steppers[name]()
             for name, seconds in spent.items():
                 found[name].append(1 / seconds)
         rows += [
-            {"context": context, "batch": given.batch, "policy": name, **against(found, name, base)}
-            for name in policies
+            {"context": context, "batch": given.batch, "policy": name, **against(found, name, base)} for name in every
         ]
     report(rows, given)
 
