@@ -87,9 +87,9 @@ def run(loaded: LoadedModel, prompts: Tokens, policy: Any, new: int, **limits: A
     return engine.stats
 
 
-def in_turn(runs: Mapping[str, Callable[[], float]], times: int) -> dict[str, list[float]]:
-    """Each run once to warm up, then all of them in turn, so often."""
-    for each in runs.values():
+def in_turn(runs: Mapping[str, Callable[[], float]], times: int, warm: bool = True) -> dict[str, list[float]]:
+    """Each run once to warm up, unless it takes minutes; then all of them in turn, so often."""
+    for each in runs.values() if warm else ():
         each()
     found: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(times):
