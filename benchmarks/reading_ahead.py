@@ -9,6 +9,7 @@ for shapes whose keys and values fit into a processor's cache and for some that 
 
 import ctypes
 import re
+import shutil
 import subprocess
 import tempfile
 import time
@@ -38,20 +39,9 @@ def build(folder: Path, ahead: int) -> Kernel:
     assert times == 1, "the kernel has its distance in one place"
     if not ahead:
         changed = changed.replace("__builtin_prefetch", "(void)sizeof")
-    (folder / f"{ahead}.c").write_text(changed)
-    library = folder / f"{ahead}.so"
-    command = [
-        "cc",
-        *FLAGS,
-        "-fopenmp",
-        "-shared",
-        f"-I{FOLDER}",
-        str(folder / f"{ahead}.c"),
-        "-o",
-        str(library),
-        "-lm",
-    ]
-    subprocess.run(command, check=True)
+    file, library = folder / f"{ahead}.c", folder / f"{ahead}.so"
+    file.write_text(changed)
+    subprocess.run(["cc", *FLAGS, "-fopenmp", "-shared", f"-I{FOLDER}", file, "-o", library, "-lm"], check=True)
     return Kernel(ctypes.CDLL(str(library)))
 
 
@@ -79,6 +69,10 @@ def main() -> None:
     parser = arguments(__doc__ or "", ahead=[0, 2048, 6144, 12_288], pairs=30)
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=SHAPES)
     given = parser.parse_args()
+    if shutil.which("cc") is None:
+        parser.error("needs a C compiler (cc) to build the kernel; none was found")
+    if min(given.ahead) < 0:
+        parser.error(f"--ahead is a number of bytes from 0 on (got {min(given.ahead)})")
     torch.set_num_threads(given.threads)
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder:

@@ -89,9 +89,12 @@ def relocate(
     homeless: list[list[_Homeless]] = [[] for _ in stores]
     for a, source in enumerate(stores):
         for b, target in enumerate(stores):
+            held = [counts[b] for counts in kept]
+            if a == b and all(count >= source.extents[row] for row, count in zip(rows, held, strict=True)):
+                continue
             goes = destinations[a] == b
-            if a == b:
-                goes &= _beyond(source, goes, [counts[b] for counts in kept])
+            if a == b:  # the last tokens of a store that shrinks
+                goes &= _beyond(source, goes, held)
             elif source.used(rows):
                 for row, count in enumerate(goes.sum((0, 2, 3)).tolist()):
                     crossed[row][a][b] = count

@@ -59,6 +59,7 @@ def written(folder: Path, body: str) -> Path:
         ("    hidden_layers = (99,)", "hidden_layers is a tuple of layers from 0 to 1"),
         ("    hidden_layers = 1", "hidden_layers is a tuple of layers"),
         ("    query_window = -1", "query_window is a whole number from 0 on"),
+        ("    retains = 0.5", "retains is of what accumulates names, which names nothing"),
         ("    accumulates = 'mass'\n    retains = 2", "retains is a share from 0 to 1"),
         ("    accumulates = 'mass'", "accumulates adds up attention; set needs_attention = True"),
         (

@@ -14,7 +14,6 @@ class AttentionMass(Scorer):
     """
 
     needs_attention = True
-    sums_heads = True
     accumulates = "mass"
 
     def fields(self) -> dict[str, torch.dtype]:

@@ -81,6 +81,8 @@ def _check_attributes(scorer: Scorer, name: str) -> None:
 def _check_accumulates(scorer: Scorer, name: str, fields: Mapping[str, torch.dtype]) -> None:
     field = scorer.accumulates
     if field is None:
+        if scorer.retains != Scorer.retains:
+            raise PolicyError(f"scorer '{name}': retains is of what accumulates names, which names nothing; set both.")
         return
     if not isinstance(scorer.retains, float | int) or not 0 <= scorer.retains <= 1:
         raise PolicyError(f"scorer '{name}': retains is a share from 0 to 1 (got {scorer.retains!r}).")

@@ -14,7 +14,6 @@ class LastAttention(Scorer):
     """
 
     needs_attention = True
-    sums_heads = True
     accumulates = "last"
     retains = 0.0
 
