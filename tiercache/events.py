@@ -5,7 +5,8 @@ Evictions of many rows without other tiers: all at once. Moves between tiers: so
 meanwhile stays small beside the cache. Everything else: a row at a time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -168,8 +169,8 @@ class Events:
         names = ("pos", *self.hbm.fields)
         planes = {name: self.hbm.planes[name][:, :total, :, :used] for name in names}
         spans = [protected_intervals(self.policy.placement, sequence.tiers) for sequence in self.sequences]
-        candidate = unprotected(planes["pos"], spans)
-        score = self.ranker.score(self._view(planes, candidate, list(range(total))))
+        may_move = cache(partial(unprotected, planes["pos"], spans))  # few scorers look at it, and the kernel doesn't
+        score = self.ranker.score(self._view(planes, may_move, list(range(total))))
         for row in rows:
             self.sequences[row].hole = True
         edges = candidate_edges(spans)
@@ -177,6 +178,7 @@ class Events:
         if kernel is not None and edges is not None:
             kernel(list(planes.values()), score, rows, edges, self.victims)
             return
+        candidate = may_move()
         score = score.masked_fill(~candidate, float("inf"))
         lowest = candidate & (score == score.amin(-1, keepdim=True))
         victim = torch.where(lowest, planes["pos"], NOWHERE).argmin(-1)  # among equals the oldest goes
@@ -198,9 +200,9 @@ class Events:
         for each in rows:
             self.sequences[each].write_positions(self.hbm, each)
 
-    def _view(self, planes: dict[str, Tensor], candidate: Tensor, rows: list[int]) -> View:
+    def _view(self, planes: dict[str, Tensor], may_move: Tensor | Callable[[], Tensor], rows: list[int]) -> View:
         """Some rows at once, slots as they lie."""
-        device, used = candidate.device, candidate.shape[3]
+        device, used = planes["pos"].device, planes["pos"].shape[3]
         index = slice(0, len(self.sequences)) if len(rows) == len(self.sequences) else rows
         facts = [[self.sequences[r].seed, self.sequences[r].tiers.seen, self.sequences[r].tiers.prompt] for r in rows]
         seeds, seen, prompt = torch.tensor(facts, device=device).unbind(1)
@@ -214,7 +216,7 @@ class Events:
         return View(
             pos=planes["pos"],
             fields={name: planes[name] for name in self.hbm.fields},
-            candidate=candidate,
+            may_move=may_move,
             seeds=seeds,
             seen=seen,
             prompt=prompt,

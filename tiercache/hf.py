@@ -20,7 +20,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from tiercache import split as across
 from tiercache.blocks import Weights
 from tiercache.errors import ModelError
-from tiercache.lean import LeanLayer, lean_layers
+from tiercache.lean import LeanModel, lean_model
 from tiercache.rope import Rope
 from tiercache.split import AwayStep, Split
 from tiercache.step import Step
@@ -129,7 +129,7 @@ def hidden_states(
     lean = _lean.get(model)
     if lean is not None:
         cos, signed = cos.unsqueeze(1), signed.unsqueeze(1)
-        for index, quick in enumerate(lean):
+        for index, quick in enumerate(lean.layers):
             if split is not None:
                 hidden, cos, signed = split.enter(index, hidden, cos, signed)
             hidden = quick(hidden, cos, signed, step, compiled)
@@ -191,16 +191,16 @@ STATIC_ROPE = ("default", "linear", "llama3")  # angles that depend on the posit
 
 _tables: "WeakKeyDictionary[PreTrainedModel, Tensor | None]" = WeakKeyDictionary()
 _splits: "WeakKeyDictionary[PreTrainedModel, Split]" = WeakKeyDictionary()
-_lean: "WeakKeyDictionary[PreTrainedModel, list[LeanLayer] | None]" = WeakKeyDictionary()  # only of models of our own
+_lean: "WeakKeyDictionary[PreTrainedModel, LeanModel | None]" = WeakKeyDictionary()  # only of models of our own
 
 
 def take_over(model: PreTrainedModel) -> None:
     """Lets the engine run the decoder layers itself where it knows their arithmetic; see `tiercache.lean`.
 
     Joins weights, so call it for models that are the engine's own, and again before a run: whoever has registered a
-    hook or moved the model since is respected.
+    hook, moved the model or changed its weights since is respected.
     """
-    _lean[model] = lean_layers(model, _lean.get(model))
+    _lean[model] = lean_model(model, _lean.get(model))
 
 
 def taken_over(model: PreTrainedModel) -> bool:
@@ -261,6 +261,9 @@ def _table(model: PreTrainedModel, hidden: Tensor) -> Tensor | None:
 
 def logits(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     """Hidden states [rows, hidden] -> logits [rows, vocab]."""
+    lean = _lean.get(model)
+    if lean is not None and lean.head is not None:
+        return lean.head(hidden)
     return model.lm_head(hidden)  # type: ignore[no-any-return]
 
 

@@ -2,13 +2,13 @@
 
 Queries, keys and values come out of one product, gate and up projection out of another, and queries and keys are
 rotated together. A model is taken over only where every module is one whose arithmetic is known here and nobody listens
-to it: a hook, an adapter or a quantised layer means that the modules are called as they are. Weights aren't copied: the
-modules' own become views of the joined ones.
+to it: a hook, an adapter or a quantised layer means that the modules are called as they are. The modules' own weights
+become views of the joined ones. On a CPU a small model's are copied for our C kernels as well, anew before each run.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from tiercache.kernels.layer import Operations, fits, operations
+from tiercache.kernels.layer import LayerKernel, Packed, fits, kernels
 from tiercache.step import Step
 
 LAYERS = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer")
@@ -73,19 +73,39 @@ class LeanLayer:
         self.before, self.between = layer.input_layernorm, layer.post_attention_layernorm
         self.query_norm, self.key_norm = (getattr(attention, f"{side}_norm", None) for side in "qk")
         self.eps: float = self.before.variance_epsilon
+        self._kernel: LayerKernel | None = None
 
     @property
     def current(self) -> bool:
         return self.inputs.current and self.gates.current
 
+    def pack(self, whole: bool) -> None:
+        """Copies the weights for the C kernel, which runs from here on; unless `whole` it doesn't."""
+        found = kernels() if whole else None
+        if found is None:
+            self._kernel = None
+            return
+        weights = [(each.weight, each.bias) for each in (self.inputs, self.output, self.gates, self.down)]
+        norms = [self.before.weight, self.between.weight, *self._head_norms()]
+        if self._kernel is None:
+            self._kernel = LayerKernel(found, weights, norms, (self.queries, self.keys, self.dim), self.eps)
+        else:
+            self._kernel.take(weights, norms)
+
+    def _head_norms(self) -> tuple[Tensor | None, Tensor | None]:
+        query, key = (norm.weight if norm is not None else None for norm in (self.query_norm, self.key_norm))
+        return query, key
+
     def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, step: Step, compiled: bool = False) -> Tensor:
         """hidden [rows, n, hidden]; cos and signed sin [rows, 1, n, d]."""
-        before, after = self._parts(hidden, cos, compiled)
-        query_norm, key_norm = (norm.weight if norm is not None else None for norm in (self.query_norm, self.key_norm))
+        compiled = compiled and hidden.shape[1] == 1
+        if self._kernel is not None and not compiled:
+            query, key, value = self._kernel.before(hidden, cos, sin)
+            return self._kernel.after(hidden, step.attend(self.index, query, key, value, self.scaling))
+        before, after = compiled_parts(hidden.device.type) if compiled else (_before, _after)
         query, key, value = before(
             hidden, cos, sin, self.before.weight, self.inputs.weight, self.inputs.bias,
-            query_norm, key_norm,
-            (self.queries, self.keys, self.dim), self.eps,
+            *self._head_norms(), (self.queries, self.keys, self.dim), self.eps,
         )  # fmt: skip
         out = step.attend(self.index, query, key, value, self.scaling)
         result: Tensor = after(
@@ -94,47 +114,20 @@ class LeanLayer:
         )  # fmt: skip
         return result
 
-    def _parts(self, hidden: Tensor, cos: Tensor, compiled: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        if compiled and hidden.shape[1] == 1:
-            return compiled_parts(hidden.device.type)
-        in_c = operations() if fits(hidden, cos, self.dim, self.down.in_features) else None
-        return partial(_before, in_c or ON_TORCH), partial(_after, in_c or ON_TORCH)
 
-
-class OnTorch:
-    """What lies between the products, on any device; `kernels.layer.Operations` are the same in C."""
-
-    def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """Root mean square norm, in float32 as the modules have it."""
-        if x.dtype == torch.float32:  # the same bits; other types are rounded before the weight, which torch's isn't
-            return F.rms_norm(x, x.shape[-1:], weight, eps)
-        wide = x.to(torch.float32)
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
-        return weight * wide.to(x.dtype)
-
-    def norm_heads(self, x: Tensor, queries: int, query: Tensor, key: Tensor, eps: float) -> Tensor:
-        """Each head's norm: the first `queries` heads have one weight, the others another."""
-        return torch.cat([self.norm(x[:, :, :queries], query, eps), self.norm(x[:, :, queries:], key, eps)], dim=2)
-
-    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x = x.transpose(1, 2)
-        # -b sin and b (-sin) are the same number: halves change places, and the sign is in the sines.
-        turned: Tensor = x * cos + x.unflatten(-1, (2, -1)).flip(-2).flatten(-2) * sin  # type: ignore[no-untyped-call]
-        return turned.transpose(1, 2)
-
-    def gate(self, both: Tensor) -> Tensor:
-        width = both.shape[-1] // 2
-        return F.silu(both[..., :width]) * both[..., width:]
-
-
-ON_TORCH = OnTorch()
+def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Root mean square norm, in float32 as the modules have it."""
+    if x.dtype == torch.float32:  # the same bits; other types are rounded before the weight, which torch's isn't
+        return F.rms_norm(x, x.shape[-1:], weight, eps)
+    wide = x.to(torch.float32)
+    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    return weight * wide.to(x.dtype)
 
 
 # The parts before and after attention take weights as arguments: compiled once, they serve all layers.
 
 
 def _before(
-    do: OnTorch | Operations,
     hidden: Tensor,
     cos: Tensor,
     sin: Tensor,
@@ -148,16 +141,17 @@ def _before(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Rotated queries and keys, and values, each [rows, heads, n, d]. sizes: query heads, KV heads, d."""
     (queries, keys, dim), (rows, n, _) = sizes, hidden.shape
-    states = F.linear(do.norm(hidden, norm, eps), weight, bias).view(rows, n, -1, dim)
-    both, value = states[:, :, : queries + keys], states[:, :, queries + keys :]
+    states = F.linear(_norm(hidden, norm, eps), weight, bias).view(rows, n, -1, dim).transpose(1, 2)
+    both, value = states[:, : queries + keys], states[:, queries + keys :]
     if query_norm is not None and key_norm is not None:
-        both = do.norm_heads(both, queries, query_norm, key_norm, eps)
-    both = do.rotate(both, cos, sin).transpose(1, 2)
-    return both[:, :queries], both[:, queries:], value.transpose(1, 2)
+        heads = (_norm(both[:, :queries], query_norm, eps), _norm(both[:, queries:], key_norm, eps))
+        both = torch.cat(heads, dim=1)
+    # -b sin and b (-sin) are the same number: halves change places, and the sign is in the sines.
+    both = both * cos + both.unflatten(-1, (2, -1)).flip(-2).flatten(-2) * sin  # type: ignore[no-untyped-call]
+    return both[:, :queries], both[:, queries:], value
 
 
 def _after(
-    do: OnTorch | Operations,
     hidden: Tensor,
     out: Tensor,
     weight: Tensor,
@@ -172,8 +166,8 @@ def _after(
     """Attention's output [rows, n, heads, d] -> the layer's [rows, n, hidden]."""
     rows, n, _ = hidden.shape
     hidden = hidden + F.linear(out.reshape(rows, n, -1), weight, bias)
-    gates = F.linear(do.norm(hidden, norm, eps), gates_weight, gates_bias)
-    return hidden + F.linear(do.gate(gates), down_weight, down_bias)
+    gates, ups = F.linear(_norm(hidden, norm, eps), gates_weight, gates_bias).chunk(2, dim=-1)
+    return hidden + F.linear(F.silu(gates) * ups, down_weight, down_bias)
 
 
 @cache
@@ -181,17 +175,44 @@ def compiled_parts(device: str) -> tuple[Callable[..., Any], Callable[..., Any]]
     """Both parts, by torch's compiler; on a GPU it also records them as graphs, one for each number of rows."""
     mode = "reduce-overhead" if device == "cuda" else None
     before, after = (torch.compile(part, dynamic=True, mode=mode) for part in (_before, _after))
-    return partial(before, ON_TORCH), partial(after, ON_TORCH)
+    return before, after
 
 
-def lean_layers(model: PreTrainedModel, had: Sequence[LeanLayer] | None = None) -> list[LeanLayer] | None:
-    """The model's layers, those that it had where nothing has changed; None where it must run as it is."""
-    layers = list(model.model.layers)
-    if not all(map(_plain, layers)) or model.config.hidden_act != "silu":
+class LeanModel:
+    """A model's decoder layers, and its product with the vocabulary where that is in C."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.layers = [LeanLayer(layer) for layer in model.model.layers]
+        self.head: Packed | None = None
+
+    @property
+    def current(self) -> bool:
+        """Whether the modules' weights are still those that were joined."""
+        return all(layer.current for layer in self.layers)
+
+    def pack(self, model: PreTrainedModel) -> None:
+        """Copies the weights, as they are now, for the C kernels where these know the model."""
+        first, head = self.layers[0], model.lm_head
+        weights = [*model.model.layers.parameters(), head.weight]
+        whole = fits(first.before.weight.shape[0], first.down.in_features, first.dim, weights)
+        for layer in self.layers:
+            layer.pack(whole)
+        found = kernels() if whole and type(head) is nn.Linear and not _touched(head) else None
+        if found is None:
+            self.head = None
+        elif self.head is None:
+            self.head = Packed(found, head.weight, head.bias)
+        else:
+            self.head.take(head.weight, head.bias)
+
+
+def lean_model(model: PreTrainedModel, had: LeanModel | None = None) -> LeanModel | None:
+    """The model as it is now, the one that it had where nothing was moved or converted; None where modules must run."""
+    if not all(map(_plain, model.model.layers)) or model.config.hidden_act != "silu":
         return None
-    if had is not None and len(had) == len(layers) and all(layer.current for layer in had):
-        return list(had)
-    return [LeanLayer(layer) for layer in layers]
+    lean = had if had is not None and len(had.layers) == len(model.model.layers) and had.current else LeanModel(model)
+    lean.pack(model)
+    return lean
 
 
 def _plain(layer: Any) -> bool:
@@ -199,8 +220,7 @@ def _plain(layer: Any) -> bool:
         return False
     for name, module in layer.named_modules():
         known = type(module) is nn.Linear if name.endswith("_proj") else True
-        touched = module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__
-        if not known or touched or any(parameter.is_meta for parameter in module.parameters(recurse=False)):
+        if not known or _touched(module) or any(parameter.is_meta for parameter in module.parameters(recurse=False)):
             return False
     attention = layer.self_attn
     norms = [layer.input_layernorm, layer.post_attention_layernorm]
@@ -210,3 +230,7 @@ def _plain(layer: Any) -> bool:
     biases = {getattr(attention, f"{name}_proj").bias is None for name in "qkv"}
     gates = {part.bias is None for part in (layer.mlp.gate_proj, layer.mlp.up_proj)}
     return len(biases) == 1 and len(gates) == 1
+
+
+def _touched(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)

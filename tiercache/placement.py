@@ -150,12 +150,17 @@ def next_move(policy: Policy, row: RowTiers, size: Sizes | None = None) -> Move 
         return _chunk_move(placement, placement.chunk, row)
     if row.generated % every if every else row.generated:
         return None
-    budget = placement.budget
-    if budget is not None and not placement.tiered and row.live <= limit(budget, placement.pin_prompt, row):
-        return None  # the usual case, and this is asked for each row at each step
+    budget, excess = placement.budget, 0
+    if budget is not None and not placement.tiered:
+        excess = row.live - limit(budget, placement.pin_prompt, row)
+        if excess <= 0:
+            return None  # the usual case, and this is asked for each row at each step
     candidates = row.live - sum([stop - start for start, stop in protected_intervals(placement, row)])
     assert candidates >= 0, "a protected token is never evicted"
-    if budget is not None and placement.tiered and (budget.bytes is not None or placement.packed_bytes):
+    if excess > 0:
+        evict = min(candidates, -(-excess // placement.window) * placement.window)
+        return Move(candidates, candidates - evict, 0, 0, evict) if evict else None
+    if budget is not None and (budget.bytes is not None or placement.packed_bytes):
         assert size is not None, "bytes decide"
         share = budget.bytes or limit(budget, placement.pin_prompt, row) / row.seen
         return _byte_move(placement, share, row, candidates, size)

@@ -1,6 +1,7 @@
 """What attention does while a chunk of new rows' prompts goes through the model."""
 
 from functools import partial
+from itertools import accumulate, groupby, pairwise
 
 import torch
 from torch import Tensor
@@ -22,11 +23,17 @@ class PrefillStep:
         places = torch.arange(start, start + chunk, device=device)
         self.visible = torch.arange(start + chunk, device=device) <= places.unsqueeze(1)  # [chunk, start + chunk]
         self.counted = places < torch.tensor(lengths, device=device).unsqueeze(1)  # [rows, chunk]
+        # On a CPU rows of one length at a time, so that a row's bits don't depend on what its neighbours are padded to.
+        real = [(chunk, len(lengths))]
+        if device.type == "cpu":
+            real = [(length, len(list(rows))) for length, rows in groupby(self._real())]
+        ends = list(accumulate((many for _, many in real), initial=0))
+        self._alike = [(slice(*edges), length) for edges, (length, _) in zip(pairwise(ends), real, strict=True)]
         self.hidden_layers = cache.scorer.hidden_layers if cache.watches else ()
         self._hidden: dict[int, Tensor] = {}
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        stop = self.start + key.shape[2]
+        stop, out = self.start + key.shape[2], torch.zeros_like(query)
         planes = self.cache.hbm.planes
         keys, values = (planes[side][layer, self.rows, :, :stop] for side in ("k", "v"))
         keys[:, :, self.start :] = key
@@ -34,15 +41,23 @@ class PrefillStep:
         if self.cache.queries is not None:
             for i, real in enumerate(self._real()):
                 self.cache.queries.write_chunk(layer, self.rows.start + i, query[i, :, :real], self.start)
-        if self.cache.needs_attention:
-            out = prefill_attention(query, keys, values, self.visible, scaling, partial(self._observe, layer))
-        elif self.start == 0:
-            out = fused_attention(query, key, value, None, scaling, causal=True)
-        else:
-            out = fused_attention(query, keys, values, self.visible, scaling)
+        for rows, real in self._alike:
+            stop = self.start + real
+            places = (query[rows, :, :real], keys[rows, :, :stop], values[rows, :, :stop])
+            out[rows, :, :real] = self._attend(layer, rows.start, *places, scaling)
         return out.transpose(1, 2).contiguous()
 
-    def _observe(self, layer: int, row: int, first: int, weights: Tensor) -> None:
+    def _attend(self, layer: int, row: int, query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+        """Rows from this one on, of the same length."""
+        visible = self.visible[: query.shape[2], : keys.shape[2]]
+        if self.cache.needs_attention:
+            return prefill_attention(query, keys, values, visible, scaling, partial(self._observe, layer, row))
+        if self.start == 0:
+            return fused_attention(query, keys, values, None, scaling, causal=True)
+        return fused_attention(query, keys, values, visible, scaling)
+
+    def _observe(self, layer: int, start: int, row: int, first: int, weights: Tensor) -> None:
+        row += start
         if first >= self._real()[row]:  # padding only
             return
         store, stop = self.cache.hbm, weights.shape[-1]

@@ -132,7 +132,7 @@ class Ranker:
         return View(
             pos=planes["pos"],
             fields={name: plane for name, plane in planes.items() if name not in ("k", "v", "pos")},
-            candidate=candidate,
+            may_move=candidate,
             seeds=seeds,
             seen=seen,
             prompt=prompt,

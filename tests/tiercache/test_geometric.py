@@ -39,7 +39,7 @@ def close(got, want):  # type: ignore[no-untyped-def]
 def test_lagkv_is_the_papers_formula(shape, weight, most) -> None:  # type: ignore[no-untyped-def]
     view, facts = view_of(shape)
     chunk = view.candidate & (view.candidate.cumsum(-1) <= most)  # so that more or less than as many follow
-    view = View(**{**vars(view), "candidate": chunk})
+    view = View(**{**vars(view), "may_move": chunk})
     score = scorer_of("lagkv", facts, value_weight=weight).score(view)
     assert score.isfinite().all()
     for place in places_of(view):
@@ -96,7 +96,7 @@ def test_expected_attention_is_the_papers_formula(shape, future, epsilon) -> Non
 def test_triattention_is_the_papers_formula(shape, future, scope) -> None:  # type: ignore[no-untyped-def]
     view, facts = view_of(shape, ordered=False)
     if scope != "head":  # then slots hold the same tokens in all heads
-        same = {name: getattr(view, name)[:1, :, :1].expand_as(view.pos).clone() for name in ("pos", "candidate")}
+        same = {name: getattr(view, name)[:1, :, :1].expand_as(view.pos).clone() for name in ("pos", "may_move")}
         view = View(**{**vars(view), **same})
     scorer = scorer_of("triattention", facts, queries=shape["queries"], future=future, scope=scope)
     score = scorer.score(view).expand(view.pos.shape)

@@ -131,7 +131,7 @@ def test_lagkv_looks_one_chunk_ahead_and_no_further() -> None:
     candidate = torch.zeros_like(view.candidate)
     candidate[..., :4] = True
     pos = torch.arange(12, dtype=torch.int32).expand(view.pos.shape)
-    view = View(**{**vars(view), "candidate": candidate, "pos": pos})
+    view = View(**{**vars(view), "may_move": candidate, "pos": pos})
     before = scorer_of("lagkv", facts).score(view)
     for place, differs in ((8, False), (7, True), (4, True)):
         keys = view.keys.clone()

@@ -8,8 +8,11 @@ import pytest
 import torch
 from tiny import POLICIES, assert_alone_as_together, generate, prompts, requests, tiny
 
+from tiercache.engine import Engine, Limits
 from tiercache.kernels import native
 from tiercache.model import LoadedModel, wrap
+from tiercache.policy import parse_policy
+from tiercache.requests import Request
 
 pytestmark = pytest.mark.skipif(
     not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler: torch's kernels are used"
@@ -34,3 +37,24 @@ def test_the_same_tokens_on_torchs_kernels(name: str, monkeypatch: pytest.Monkey
 def test_a_row_alone_is_the_same_row(name: str) -> None:
     assert native.kernel() is not None
     assert_alone_as_together(narrow(), BATCH, POLICIES[name])
+
+
+def states(batch: list[Request], policy: object, rows: int) -> dict[str, torch.Tensor]:
+    """Each sequence's last hidden states, step by step."""
+    found: dict[str, list[torch.Tensor]] = {}
+
+    def probe(cache, first, keys, hidden) -> None:  # type: ignore[no-untyped-def]
+        for key, row in zip(keys, hidden, strict=True):
+            found.setdefault(key, []).append(row.clone())
+
+    engine = Engine(narrow(), Limits(max_batch=rows, prefill_chunk=16))
+    list(engine.run(batch, parse_policy(policy), probe))  # type: ignore[arg-type]
+    return {key: torch.stack(rows) for key, rows in found.items()}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_row_has_the_same_bits_in_any_batch(name: str) -> None:
+    together, alone = states(BATCH, POLICIES[name], 3), states(BATCH, POLICIES[name], 1)
+    assert together.keys() == alone.keys() == {request.key for request in BATCH}
+    for key, hidden in together.items():
+        assert torch.equal(hidden, alone[key]), (hidden - alone[key]).abs().amax(1)

@@ -12,7 +12,7 @@ from tiercache import hf, lean
 from tiercache.attention import fused_attention
 from tiercache.engine import Engine, Limits
 from tiercache.errors import ModelError, RequestError
-from tiercache.lean import lean_layers
+from tiercache.lean import lean_model
 from tiercache.model import wrap
 from tiercache.policy import parse_policy
 
@@ -56,7 +56,7 @@ def states(model, lean: bool):  # type: ignore[no-untyped-def]
 def test_the_numbers_are_those_of_the_modules(
     family: str, dtype: torch.dtype, close: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lean, "operations", lambda: None)
+    monkeypatch.setattr(lean, "kernels", lambda: None)
     model = fresh(family, dtype)
     for mine, theirs in zip(states(model, True), states(model, False), strict=True):
         assert mine.dtype == dtype
@@ -71,18 +71,26 @@ def test_in_c_the_numbers_are_as_close_to_the_exact_ones(family: str) -> None:
         assert (mine - true).abs().max() <= 2 * (theirs - true).abs().max()
 
 
-def test_weights_are_the_modules_own() -> None:
-    """What is written to a module is what the engine reads, and nothing is there twice."""
-    model = fresh("llama")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_weights_are_the_modules_own(dtype: torch.dtype) -> None:
+    """What is written to a module is what the next run reads, however it is written; joining copies nothing."""
+    model = fresh("llama", dtype)
+    layer, head = model.model.layers[1], model.lm_head
     before = states(model, True)[-1]
     with torch.no_grad():
-        model.model.layers[1].self_attn.k_proj.weight.mul_(2)
+        layer.self_attn.k_proj.weight.mul_(2)
+    layer.mlp.down_proj.weight.data += 1
+    layer.input_layernorm.weight = torch.nn.Parameter(layer.input_layernorm.weight * 3)
+    head.weight.data.mul_(2)
+    hf.take_over(model)
     after = states(model, True)[-1]
     assert not torch.equal(before, after)
-    torch.testing.assert_close(after, states(model, False)[-1])
-    layer = hf._lean[model][0]  # type: ignore[index]
-    joined = layer.gates.weight.untyped_storage().data_ptr()
-    assert {part.weight.untyped_storage().data_ptr() for part in layer.gates.parts} == {joined}
+    torch.testing.assert_close(after, states(model, False)[-1], rtol=1e-4, atol=1e-4)
+    with torch.inference_mode():
+        torch.testing.assert_close(hf.logits(model, after), head(after), rtol=1e-4, atol=1e-4)
+    gates = hf._lean[model].layers[0].gates  # type: ignore[union-attr]
+    joined = gates.weight.untyped_storage().data_ptr()
+    assert {part.weight.untyped_storage().data_ptr() for part in gates.parts} == {joined}
 
 
 def test_who_listens_is_called() -> None:
@@ -105,21 +113,21 @@ def test_other_layers_are_left_alone() -> None:
 
     model = fresh("llama")
     model.model.layers[1].mlp.up_proj = Adapter(64, 96, bias=False)
-    assert lean_layers(model) is None
+    assert lean_model(model) is None
     model = fresh("llama")
     model.config.hidden_act = "gelu"
-    assert lean_layers(model) is None
+    assert lean_model(model) is None
 
 
 def test_a_model_that_was_converted_is_joined_anew() -> None:
     model = fresh("llama")
     first = hf._lean[model]
     hf.take_over(model)
-    assert hf._lean[model][0] is first[0]  # type: ignore[index]
+    assert hf._lean[model] is first
     model.to(torch.float32)
     hf.prepare(model)
     hf.take_over(model)
-    assert hf._lean[model][0] is not first[0]  # type: ignore[index]
+    assert hf._lean[model] is not first
     assert states(model, True)[-1].dtype == torch.float32
 
 

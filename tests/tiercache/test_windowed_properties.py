@@ -32,7 +32,7 @@ def test_neither_the_rings_order_nor_the_batch_matters(name: str, drawn: tuple[V
             view,
             pos=view.pos[:, one],
             fields={"memory": view.fields["memory"][:, one]},
-            candidate=view.candidate[:, one],
+            may_move=view.candidate[:, one],
             seeds=view.seeds[one],
             seen=view.seen[one],
             prompt=view.prompt[one],
@@ -101,7 +101,7 @@ def plain_view(keys: Tensor, queries: Tensor) -> View:
     return View(
         pos=pos,
         fields={"memory": torch.zeros(1, 1, 1, n, dtype=keys.dtype)},
-        candidate=pos >= 0,
+        may_move=pos >= 0,
         seeds=torch.zeros(1, dtype=torch.long),
         seen=torch.tensor([n]),
         prompt=torch.tensor([n]),

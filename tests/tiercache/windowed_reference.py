@@ -152,7 +152,7 @@ def views(draw: st.DrawFn, dtype: torch.dtype = torch.float64) -> tuple[View, in
     view = View(
         pos=positions,
         fields={"memory": torch.tensor(rng.random(pos.shape), dtype=torch.float64) * (positions >= 0)},
-        candidate=positions >= 0,
+        may_move=positions >= 0,
         seeds=torch.zeros(rows, dtype=torch.long),
         seen=torch.tensor(seen),
         prompt=torch.tensor(seen),

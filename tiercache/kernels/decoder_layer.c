@@ -1,60 +1,102 @@
-/* What lies between the products of a decoder layer: norms, rotations and gates, each in one pass over its floats.
+/* A decoder layer before and after its attention, in one pass over a few rows at a time: what is between two products
+   stays in the processor's caches.
 
-   Every vector is worked on alone and in a fixed order, so a row's bits don't depend on its neighbours. Widths are
-   multiples of 8. */
+   Every row is worked on alone and in a fixed order, so its bits don't depend on its neighbours. Widths are multiples
+   of 8. */
 
+#include "products.h"
 #include "vectors.h"
 
+enum { SOME = 112 };              /* rows, a multiple of what a product takes at once */
 enum { WORTH_THREADS = 1 << 15 }; /* floats */
 
+#define EACH_ROW(floats) \
+    _Pragma("omp parallel for num_threads(l->threads) if (l->threads > 1 && rows * (floats) > WORTH_THREADS)") \
+    for (int64_t i = 0; i < rows; i++)
+
 typedef struct {
-    int64_t outer, inner, outer_step, inner_step, width, threads;
-} vectors;
+    product inputs, output, gates, down;
+    const float *before, *between, *query_norm, *key_norm; /* weights of norms; the last two may be null */
+    int64_t width, inner, queries, keys, dim, threads;     /* of hidden states and gates; heads, and their size */
+    float eps;
+} layer;
 
-/* to = weight * from / sqrt(mean(from^2) + eps), for each of outer * inner vectors; both lie alike, or are the same. */
-void tiercache_norm(const vectors *n, const float *from, const float *weight, float *to, float eps) {
-    int64_t width = n->width;
-#pragma omp parallel for num_threads(n->threads) if (n->threads > 1 && n->outer * n->inner * width > WORTH_THREADS)
-    for (int64_t i = 0; i < n->outer * n->inner; i++) {
-        int64_t start = i / n->inner * n->outer_step + i % n->inner * n->inner_step;
-        const float *x = from + start;
-        v8 squares = {0};
-        for (int64_t j = 0; j < width; j += 8) squares += load(x + j) * load(x + j);
-        float sum = 0;
-        for (int j = 0; j < 8; j++) sum += squares[j];
-        float scale = 1 / sqrtf(sum / width + eps);
-        for (int64_t j = 0; j < width; j += 8) store(to + start + j, load(x + j) * scale * load(weight + j));
+/* Cosines and signed sines. Token i's begin at i / tokens * row + i % tokens * token. */
+typedef struct {
+    const float *cos, *sin;
+    int64_t tokens, row, token;
+} angles;
+
+/* to = weight * from / sqrt(mean(from^2) + eps) */
+INLINE void norm(const float *from, const float *weight, float *to, int64_t width, float eps) {
+    v8 squares = {0};
+    for (int64_t j = 0; j < width; j += 8) squares += load(from + j) * load(from + j);
+    float sum = 0;
+    for (int j = 0; j < 8; j++) sum += squares[j];
+    float scale = 1 / sqrtf(sum / width + eps);
+    for (int64_t j = 0; j < width; j += 8) store(to + j, load(from + j) * scale * load(weight + j));
+}
+
+/* x cos + (its halves exchanged) sin, where the first half's sines have their sign changed. */
+INLINE void rotate(float *x, const float *cos, const float *sin, int64_t dim) {
+    int64_t half = dim / 2;
+    for (int64_t j = 0; j < half; j += 8) {
+        v8 first = load(x + j), second = load(x + half + j);
+        store(x + j, first * load(cos + j) + second * load(sin + j));
+        store(x + half + j, second * load(cos + half + j) + first * load(sin + half + j));
     }
 }
 
-/* Rotates each vector in place: x cos + (its halves exchanged) sin, where the first half's sines have their sign
-   changed. Vector (i, j)'s angles begin at i / tokens * row + i % tokens * token. */
-void tiercache_rotate(const vectors *n, float *x, const float *cos, const float *sin, int64_t tokens, int64_t row,
-                      int64_t token) {
-    int64_t half = n->width / 2;
-#pragma omp parallel for num_threads(n->threads) if (n->threads > 1 && n->outer * n->inner * n->width > WORTH_THREADS)
-    for (int64_t i = 0; i < n->outer; i++) {
-        const float *c = cos + i / tokens * row + i % tokens * token, *s = sin + i / tokens * row + i % tokens * token;
-        for (int64_t head = 0; head < n->inner; head++) {
-            float *a = x + i * n->outer_step + head * n->inner_step, *b = a + half;
-            for (int64_t j = 0; j < half; j += 8) {
-                v8 first = load(a + j), second = load(b + j);
-                store(a + j, first * load(c + j) + second * load(s + j));
-                store(b + j, second * load(c + half + j) + first * load(s + half + j));
-            }
+/* gates[width] = silu(gates) * ups[width], which follow them. */
+INLINE void gate(float *gates, int64_t width) {
+    for (int64_t j = 0; j < width; j += 8) {
+        v8 x = load(gates + j), e = exponential(pick(x < 0, x, -x));
+        store(gates + j, x * pick(x < 0, e, (v8){0} + 1) / (e + 1) * load(gates + width + j));
+    }
+}
+
+static void norm_rows(const layer *l, int64_t rows, const float *from, const float *weight, float *to) {
+    EACH_ROW(l->width) norm(from + i * l->width, weight, to + i * l->width, l->width, l->eps);
+}
+
+/* The queries and keys of a token: norms, where the model has them, and rotations. */
+static void turn(const layer *l, float *states, const float *cos, const float *sin) {
+    for (int64_t head = 0; head < l->queries + l->keys; head++) {
+        float *x = states + head * l->dim;
+        const float *weight = head < l->queries ? l->query_norm : l->key_norm;
+        if (weight) norm(x, weight, x, l->dim, l->eps);
+        rotate(x, cos, sin, l->dim);
+    }
+}
+
+/* hidden[rows][width] -> states[rows][queries + 2 keys][dim]; scratch[at most SOME rows][width] */
+void tiercache_before_attention(const layer *l, const angles *a, int64_t all, const float *hidden, float *states,
+                                float *scratch) {
+    int64_t wide = l->inputs.outputs;
+    for (int64_t first = 0; first < all; first += SOME) {
+        int64_t rows = all - first < SOME ? all - first : SOME;
+        float *to = states + first * wide;
+        norm_rows(l, rows, hidden + first * l->width, l->before, scratch);
+        tiercache_multiply(&l->inputs, rows, scratch, l->width, 0, to, l->threads);
+        EACH_ROW(wide) {
+            int64_t at = (first + i) / a->tokens * a->row + (first + i) % a->tokens * a->token;
+            turn(l, to + i * wide, a->cos + at, a->sin + at);
         }
     }
 }
 
-/* to[width] = silu(gate) * up, where the two lie one after the other; outer vectors. */
-void tiercache_gate(const vectors *n, const float *from, float *to) {
-    int64_t width = n->width;
-#pragma omp parallel for num_threads(n->threads) if (n->threads > 1 && n->outer * width > WORTH_THREADS)
-    for (int64_t i = 0; i < n->outer; i++) {
-        const float *gate = from + i * n->outer_step, *up = gate + width;
-        for (int64_t j = 0; j < width; j += 8) {
-            v8 x = load(gate + j), e = exponential(pick(x < 0, x, -x));
-            store(to + i * width + j, x * pick(x < 0, e, (v8){0} + 1) / (e + 1) * load(up + j));
-        }
+/* hidden[rows][width] and attention's output [rows][queries][dim] -> out[rows][width];
+   scratch[at most SOME rows][width + 2 inner] */
+void tiercache_after_attention(const layer *l, int64_t all, const float *hidden, const float *attended, float *out,
+                               float *scratch) {
+    int64_t heads = l->queries * l->dim, inner = l->inner;
+    for (int64_t first = 0; first < all; first += SOME) {
+        int64_t rows = all - first < SOME ? all - first : SOME;
+        float *to = out + first * l->width, *gates = scratch + rows * l->width;
+        tiercache_multiply(&l->output, rows, attended + first * heads, heads, hidden + first * l->width, to, l->threads);
+        norm_rows(l, rows, to, l->between, scratch);
+        tiercache_multiply(&l->gates, rows, scratch, l->width, 0, gates, l->threads);
+        EACH_ROW(2 * inner) gate(gates + i * 2 * inner, inner);
+        tiercache_multiply(&l->down, rows, gates, 2 * inner, to, to, l->threads);
     }
 }

@@ -1,86 +1,162 @@
-"""What lies between the products of a decoder layer, on CPUs, in C: see `decoder_layer.c`."""
+"""Decoder layers and single products on CPUs, in C: see `decoder_layer.c` and `products.c`.
+
+Weights are copied into the order in which they are read, so they are in memory twice.
+"""
 
 import ctypes
 import functools
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from tiercache.kernels.build import library
+from tiercache.kernels.native import integers
 
 LANES = 8  # floats of one vector
+SOME = 112  # rows worked on at a time, as in the source
+MOST_BYTES = 2 * 2**30  # of a model's weights: larger ones aren't copied
+
+POINTER = ctypes.c_void_p
 
 
-class _Vectors(ctypes.Structure):
-    _fields_ = tuple(
-        (name, ctypes.c_int64) for name in ("outer", "inner", "outer_step", "inner_step", "width", "threads")
+class _Product(ctypes.Structure):
+    _fields_ = (*integers("inputs outputs"), ("weights", POINTER), ("bias", POINTER))
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        *((name, _Product) for name in ("inputs", "output", "gates", "down")),
+        *((name, POINTER) for name in ("before", "between", "query_norm", "key_norm")),
+        *integers("width inner queries keys dim threads"),
+        ("eps", ctypes.c_float),
     )
 
 
-class Operations:
-    """Float32 on the CPU, channels side by side, their number a multiple of 8 (`fits`)."""
+class _Angles(ctypes.Structure):
+    _fields_ = (("cos", POINTER), ("sin", POINTER), *integers("tokens row token"))
+
+
+class Kernels:
+    """The functions of the library."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        vectors, pointer = ctypes.POINTER(_Vectors), ctypes.c_void_p
-        self._norm, self._rotate = library.tiercache_norm, library.tiercache_rotate
-        self._gate = library.tiercache_gate
-        self._norm.argtypes = (vectors, pointer, pointer, pointer, ctypes.c_float)
-        self._rotate.argtypes = (vectors, pointer, pointer, pointer, *[ctypes.c_int64] * 3)
-        self._gate.argtypes = (vectors, pointer, pointer)
-        for function in (self._norm, self._rotate, self._gate):
+        number = ctypes.c_int64
+        self.size, self.pack = library.tiercache_packed_size, library.tiercache_pack
+        self.multiply = library.tiercache_multiply
+        self.before, self.after = library.tiercache_before_attention, library.tiercache_after_attention
+        self.size.argtypes, self.size.restype = (number, number), number
+        self.pack.argtypes = (number, number, POINTER, number, POINTER, number)
+        self.multiply.argtypes = (POINTER, number, POINTER, number, POINTER, POINTER, number)
+        self.before.argtypes = (POINTER, POINTER, number, *[POINTER] * 3)
+        self.after.argtypes = (POINTER, number, *[POINTER] * 4)
+        for function in (self.pack, self.multiply, self.before, self.after):
             function.restype = None
-
-    def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """Root mean square norm of the last dimension."""
-        x, width = x.contiguous(), x.shape[-1]
-        to = torch.empty_like(x)
-        n = _Vectors(x.numel() // width, 1, width, 0, width, torch.get_num_threads())
-        self._norm(n, x.data_ptr(), weight.data_ptr(), to.data_ptr(), eps)
-        return to
-
-    def norm_heads(self, x: Tensor, queries: int, query: Tensor, key: Tensor, eps: float) -> Tensor:
-        """The same in place, [rows, n, heads, d]: the first `queries` heads have one weight, the others another."""
-        for heads, weight in ((x[:, :, :queries], query), (x[:, :, queries:], key)):
-            self._norm(self._heads(heads), heads.data_ptr(), weight.data_ptr(), heads.data_ptr(), eps)
-        return x
-
-    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """RoPE in place: [rows, n, heads, d], a part of contiguous heads; cos and signed sin [rows or 1, 1, n, d]."""
-        if cos.stride() != sin.stride() or cos.stride(-1) != 1:
-            cos, sin = cos.contiguous(), sin.contiguous()
-        row, _, token, _ = cos.stride()
-        n = self._heads(x)
-        self._rotate(n, x.data_ptr(), cos.data_ptr(), sin.data_ptr(), x.shape[1], row * (cos.shape[0] > 1), token)
-        return x
-
-    def gate(self, both: Tensor) -> Tensor:
-        """[..., 2 width], gates before what they let through -> [..., width]."""
-        both, width = both.contiguous(), both.shape[-1] // 2
-        to = both.new_empty((*both.shape[:-1], width))
-        self._gate(
-            _Vectors(both.numel() // (2 * width), 1, 2 * width, 0, width, torch.get_num_threads()),
-            both.data_ptr(),
-            to.data_ptr(),
-        )
-        return to
-
-    @staticmethod
-    def _heads(x: Tensor) -> _Vectors:
-        rows, count, heads, dim = x.shape
-        return _Vectors(rows * count, heads, x.stride(1), dim, dim, torch.get_num_threads())
 
 
 @functools.cache
-def operations() -> Operations | None:
+def kernels() -> Kernels | None:
     """Them, built if they must be; None where that can't be done."""
     found = library()
-    return Operations(found) if found is not None else None
+    return Kernels(found) if found is not None else None
 
 
-def fits(hidden: Tensor, cos: Tensor, dim: int, inner: int) -> bool:
-    """Whether they know this kind of model: its hidden states, head size (halves are rotated) and width of gates.
+class Packed:
+    """A linear layer with weights in the kernel's order, as they were when it last `took` them."""
 
-    Weights are of the hidden states' type, which `lean` sees to.
-    """
-    whole = hidden.shape[-1] % LANES == inner % LANES == dim % (2 * LANES) == 0
-    return whole and hidden.dtype is cos.dtype is torch.float32 and hidden.device.type == "cpu"
+    def __init__(self, kernels: Kernels, weight: Tensor, bias: Tensor | None) -> None:
+        """weight [outputs, inputs], bias [outputs]: float32 on the CPU."""
+        self._kernels, (self.outputs, self.inputs) = kernels, weight.shape
+        self._floats = torch.empty(kernels.size(self.inputs, self.outputs))
+        self.take(weight, bias)
+
+    def take(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Copies weights of the same shape."""
+        weight, self._bias = weight.detach(), bias.detach() if bias is not None else None
+        weight = weight if weight.stride(1) == 1 else weight.contiguous()
+        floats, threads = self._floats.data_ptr(), torch.get_num_threads()
+        self._kernels.pack(self.inputs, self.outputs, weight.data_ptr(), weight.stride(0), floats, threads)
+        self.product = _Product(self.inputs, self.outputs, floats, _pointer(self._bias))
+        self._at = ctypes.byref(self.product)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[..., inputs] -> [..., outputs]"""
+        x, out = x.contiguous(), torch.empty((*x.shape[:-1], self.outputs))
+        rows, threads = x.numel() // self.inputs, torch.get_num_threads()
+        self._kernels.multiply(self._at, rows, x.data_ptr(), self.inputs, None, out.data_ptr(), threads)
+        return out
+
+
+class LayerKernel:
+    """What a decoder layer does before and after its attention: llama's layer, also with biases and norms of heads."""
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        linears: Sequence[tuple[Tensor, Tensor | None]],
+        norms: Sequence[Tensor | None],
+        heads: tuple[int, int, int],
+        eps: float,
+    ) -> None:
+        """Float32 on the CPU; see `fits`.
+
+        Args:
+            linears: weight and bias of queries with keys and values, of attention's output, of gates with what they let
+                through, and of the way back.
+            norms: weights of the norms before attention and before the gates, and of queries' and keys' heads.
+            heads: of queries, of keys, and their size.
+        """
+        self._kernels, self._heads, self._eps = kernels, heads, eps
+        self._packed = [Packed(kernels, *linear) for linear in linears]
+        self._connect(norms)
+
+    def take(self, linears: Sequence[tuple[Tensor, Tensor | None]], norms: Sequence[Tensor | None]) -> None:
+        """Copies weights of the same shapes."""
+        for packed, linear in zip(self._packed, linears, strict=True):
+            packed.take(*linear)
+        self._connect(norms)
+
+    def _connect(self, norms: Sequence[Tensor | None]) -> None:
+        self._norms = [norm.detach() if norm is not None else None for norm in norms]
+        self.width, self.inner = self._packed[0].inputs, self._packed[3].inputs
+        products, pointers = (packed.product for packed in self._packed), map(_pointer, self._norms)
+        self._layer = _Layer(*products, *pointers, self.width, self.inner, *self._heads, 1, self._eps)
+        self._at = ctypes.byref(self._layer)
+
+    def before(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """hidden [rows, n, width]; cos and signed sin [rows or 1, 1, n, d] -> rotated queries and keys, and values,
+        each [rows, heads, n, d]."""
+        hidden, (rows, n, _) = hidden.contiguous(), hidden.shape
+        if cos.stride() != sin.stride() or cos.stride(-1) != 1:
+            cos, sin = cos.contiguous(), sin.contiguous()
+        row, _, token, _ = cos.stride()
+        angles = _Angles(cos.data_ptr(), sin.data_ptr(), n, row * (cos.shape[0] > 1), token)
+        queries, keys, dim = self._heads
+        states = torch.empty((rows, n, queries + 2 * keys, dim))
+        scratch = torch.empty(min(SOME, rows * n) * self.width)
+        self._layer.threads = torch.get_num_threads()
+        places = (hidden.data_ptr(), states.data_ptr(), scratch.data_ptr())
+        self._kernels.before(self._at, ctypes.byref(angles), rows * n, *places)
+        query, key, value = states.transpose(1, 2).split((queries, keys, keys), dim=1)  # type: ignore[no-untyped-call]
+        return query, key, value
+
+    def after(self, hidden: Tensor, attended: Tensor) -> Tensor:
+        """hidden [rows, n, width] and attention's output [rows, n, heads, d] -> the layer's [rows, n, width]."""
+        hidden, attended, (rows, n, _) = hidden.contiguous(), attended.contiguous(), hidden.shape
+        out, scratch = torch.empty_like(hidden), torch.empty(min(SOME, rows * n) * (self.width + 2 * self.inner))
+        self._layer.threads = torch.get_num_threads()
+        places = (hidden.data_ptr(), attended.data_ptr(), out.data_ptr(), scratch.data_ptr())
+        self._kernels.after(self._at, rows * n, *places)
+        return out
+
+
+def fits(width: int, inner: int, dim: int, weights: Sequence[Tensor]) -> bool:
+    """Whether they know this kind of model: the width of hidden states and gates, the size of heads (halves are
+    rotated), and all of its weights."""
+    whole = width % LANES == inner % LANES == dim % (2 * LANES) == 0
+    plain = all(weight.dtype is torch.float32 and weight.device.type == "cpu" for weight in weights)
+    return whole and plain and sum(weight.numel() * weight.element_size() for weight in weights) <= MOST_BYTES
+
+
+def _pointer(x: Tensor | None) -> int | None:
+    return x.data_ptr() if x is not None else None

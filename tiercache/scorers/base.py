@@ -33,7 +33,7 @@ class View:
 
     pos         int32 [L, R, H, S], true position of each slot's token; -1: the slot is free.
     fields      the scorer's slot fields, each [L, R, H, S].
-    candidate   bool [L, R, H, S]: tokens that may move. Scores of others are ignored.
+    candidate   bool [L, R, H, S]: tokens that may move. Scores of others are ignored. `may_move` is it, or makes it.
     seeds       int64 [R], one for each sequence.
     seen        int64 [R], tokens truly seen. `prompt`: of them the prompt's, int64 [R].
     state       the scorer's row state, each [R, ...].
@@ -49,7 +49,7 @@ class View:
 
     pos: Tensor
     fields: Mapping[str, Tensor]
-    candidate: Tensor
+    may_move: Tensor | Callable[[], Tensor]
     seeds: Tensor
     seen: Tensor
     prompt: Tensor
@@ -60,6 +60,10 @@ class View:
     query_pos: Tensor | None = None
     keep: Sequence[int] = ()
     scaling: float = 1.0
+
+    @property
+    def candidate(self) -> Tensor:
+        return self.may_move if isinstance(self.may_move, Tensor) else self.may_move()
 
 
 Source = Tensor | Callable[[], Tensor]  # keys, or what gets them
