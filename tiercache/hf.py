@@ -135,7 +135,7 @@ def hidden_states(
             hidden = quick(hidden, cos, signed, step, compiled)
             if index in watched:
                 step.layer_output(index, hidden)
-        return _normed(model, hidden, split)
+        return lean.norm(hidden if split is None else across.move(hidden, split.home))
     for index, layer in enumerate(decoder.layers):
         if split is not None:
             hidden, cos, sin = split.enter(index, hidden, cos, sin)
@@ -144,11 +144,7 @@ def hidden_states(
         hidden = call(hidden, position_embeddings=(cos, sin), tier_step=step)
         if index in watched:
             step.layer_output(index, hidden)
-    return _normed(model, hidden, split)
-
-
-def _normed(model: PreTrainedModel, hidden: Tensor, split: Split | None) -> Tensor:
-    return model.model.norm(hidden if split is None else across.move(hidden, split.home))  # type: ignore[no-any-return]
+    return decoder.norm(hidden if split is None else across.move(hidden, split.home))  # type: ignore[no-any-return]
 
 
 def place(model: PreTrainedModel, split: Split) -> None:

@@ -198,30 +198,35 @@ class LanesStep:
         self.positions = torch.cat([step.positions for step in self._steps])
         self._plain = all(step.plain for step in self._steps)
         self._table: RowTable | None = None
+        first = self._steps[0]
+        self._observed = first.cache.queries is not None or (first.observed and first.sums is None)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        kernel = native.kernel() if self._plain and native.fits(query, key, value) else None
-        if kernel is not None:
-            return self._at_once(kernel, layer, query, key, value, scaling)
+        if self._table is None and self._plain and native.fits(query, key, value):  # layers are alike
+            self._table = self._make_table(query, key, scaling)
+        if self._table is not None:
+            return self._at_once(self._table, layer, query, key, value, scaling)
         if len(self._steps) == 1:
             return self._steps[0].attend(layer, query, key, value, scaling)
         parts = zip(self._steps, self._rows, strict=True)
         return torch.cat([step.attend(layer, query[r], key[r], value[r], scaling) for step, r in parts])
 
+    def _make_table(self, query: Tensor, key: Tensor, scaling: float) -> RowTable | None:
+        kernel, first = native.kernel(), self._steps[0]
+        if kernel is None:
+            return None
+        tiers = [step.tiers for step in self._steps]
+        slots = torch.cat([step.slots for step in self._steps], dim=1)
+        scorer, sums = first.cache.scorer, first.sums
+        summed = scorer.sums_heads or sums is not None
+        return RowTable(kernel, tiers, slots, query.shape[1] // key.shape[1], scaling, summed, sums, scorer.retains)
+
     def _at_once(
-        self, kernel: native.Kernel, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
+        self, table: RowTable, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
     ) -> Tensor:
         first = self._steps[0]
-        if self._table is None:
-            tiers = [step.tiers for step in self._steps]
-            slots = torch.cat([step.slots for step in self._steps], dim=1)
-            group = query.shape[1] // key.shape[1]
-            scorer, sums = first.cache.scorer, first.sums
-            summed = scorer.sums_heads or sums is not None
-            self._table = RowTable(kernel, tiers, slots, group, scaling, summed, sums, scorer.retains)
-        wanted = first.cache.needs_attention and first.sums is None
-        out, weights = self._table(layer, query, key, value, wanted)
-        if first.observed or first.cache.queries is not None:
+        out, weights = table(layer, query, key, value, first.cache.needs_attention and first.sums is None)
+        if self._observed:
             for i, (step, rows) in enumerate(zip(self._steps, self._rows, strict=True)):
                 step.observe(layer, query[rows], weights[i] if weights is not None else None, scaling)
         return out.unsqueeze(1)

@@ -8,7 +8,7 @@ become views of the joined ones. On a CPU a small model's are copied for our C k
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -179,10 +179,11 @@ def compiled_parts(device: str) -> tuple[Callable[..., Any], Callable[..., Any]]
 
 
 class LeanModel:
-    """A model's decoder layers, and its product with the vocabulary where that is in C."""
+    """A model's decoder layers and last norm, and its product with the vocabulary where that is in C."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.layers = [LeanLayer(layer) for layer in model.model.layers]
+        self.norm: Callable[[Tensor], Tensor] = model.model.norm
         self.head: Packed | None = None
 
     @property
@@ -190,9 +191,12 @@ class LeanModel:
         """Whether the modules' weights are still those that were joined."""
         return all(layer.current for layer in self.layers)
 
-    def pack(self, model: PreTrainedModel) -> None:
-        """Copies the weights, as they are now, for the C kernels where these know the model."""
-        first, head = self.layers[0], model.lm_head
+    def refresh(self, model: PreTrainedModel) -> None:
+        """Takes what may have changed since: hooks on the parts around the layers and, for the C kernels where they
+        know the model, all weights."""
+        first, last, head = self.layers[0], model.model.norm, model.lm_head
+        plain = type(last) is type(first.before) and not _touched(last)
+        self.norm = partial(_norm, weight=last.weight, eps=last.variance_epsilon) if plain else last
         weights = [*model.model.layers.parameters(), head.weight]
         whole = fits(first.before.weight.shape[0], first.down.in_features, first.dim, weights)
         for layer in self.layers:
@@ -211,7 +215,7 @@ def lean_model(model: PreTrainedModel, had: LeanModel | None = None) -> LeanMode
     if not all(map(_plain, model.model.layers)) or model.config.hidden_act != "silu":
         return None
     lean = had if had is not None and len(had.layers) == len(model.model.layers) and had.current else LeanModel(model)
-    lean.pack(model)
+    lean.refresh(model)
     return lean
 
 

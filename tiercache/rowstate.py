@@ -53,27 +53,33 @@ class QueryWindow:
         self.size = size
         g = geometry
         layout = {
-            "queries": ((g.layers, g.query_heads, size, g.head_dim), g.dtype),
+            # A position's queries lie in one piece.
+            "queries": ((size, g.layers, g.query_heads, g.head_dim), g.dtype),
             "after": ((size,), torch.long),  # position + 1, so that 0 means none
         }
         self.state = RowState(layout, device)
+        self._layers = g.layers
+        self._step: list[Tensor] = []  # queries of this step's layers so far
 
     def write_chunk(self, layer: int, row: int, query: Tensor, start: int) -> None:
         """Queries [heads, n, head_dim] of one row at positions start, start + 1, …"""
         first = max(0, query.shape[1] - self.size)
         places = torch.arange(start + first, start + query.shape[1], device=query.device)
-        self.state.planes["queries"][row, layer, :, places % self.size] = query[:, first:]
+        self.state.planes["queries"][row, places % self.size, layer] = query[:, first:].transpose(0, 1)
         self.state.planes["after"][row, places % self.size] = places + 1
 
     def write(self, layer: int, query: Tensor, now: Tensor) -> None:
-        """One query for each running row: [rows, heads, head_dim], at true positions `now` [rows]."""
-        place, (rows, heads, dim) = now % self.size, query.shape
-        ring = self.state.planes["queries"][:rows, layer]
-        ring.scatter_(2, place.view(-1, 1, 1, 1).expand(rows, heads, 1, dim), query.unsqueeze(2))
-        if layer == 0:  # the same in all layers
-            self.state.planes["after"][:rows].scatter_(1, place.unsqueeze(1), (now + 1).unsqueeze(1))
+        """One query for each running row: [rows, heads, head_dim], at true positions `now` [rows]. Layers follow each
+        other, and all are written with the last."""
+        self._step.append(query)
+        if layer < self._layers - 1:
+            return
+        places = torch.arange(len(now), device=now.device) * self.size + now % self.size
+        for name, new in (("queries", torch.stack(self._step, dim=1)), ("after", now + 1)):
+            self.state.planes[name].flatten(0, 1).index_copy_(0, places, new)
+        self._step.clear()
 
     def read(self, rows: slice | list[int]) -> tuple[Tensor, Tensor]:
         """Queries [layers, rows, heads, size, head_dim] and their positions [rows, size], -1 for none."""
         planes = self.state.rows(rows)
-        return planes["queries"].transpose(0, 1), planes["after"] - 1
+        return planes["queries"].permute(2, 0, 3, 1, 4), planes["after"] - 1

@@ -53,7 +53,8 @@ def test_rows_are_the_same_in_any_lane_and_alone(policy: object, most: int, monk
     batch = requests(prompts(*LENGTHS), new=30)
     watch = Watch()
     together = run(batch, policy, watch, max_batch=5)
-    assert len(watch.lanes) > 1 or most == 1
+    one = most == 1 or parse_policy(policy).placement.ragged  # type: ignore[arg-type]
+    assert one or len(watch.lanes) > 1
     for request in batch:
         alone = run([request], policy)[request.key]
         assert together[request.key].tokens == alone.tokens

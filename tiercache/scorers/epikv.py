@@ -32,7 +32,10 @@ class EpiKV(Scorer):
         self.kind, self.rolling = signal.signal, signal.rolling
         bands = _bands(signal, facts.geometry.layers)
         self.hidden_layers = tuple(sorted({layer - 1 for band in bands for layer in band}))
-        self.bands = [[self.hidden_layers.index(layer - 1) for layer in band] for band in bands]
+        # Of the watched layers in the mean over band A less that over band B, [k, 1].
+        shares = [[(layer + 1 in band) / len(band) for band in bands] for layer in self.hidden_layers]
+        self._shares = torch.tensor([[a - b] for a, b in shares], dtype=torch.float64)
+        self._ages = torch.arange(self.rolling).flip(0)  # of a window's movements
 
     def fields(self) -> dict[str, torch.dtype]:
         return {"epiphany": self.wide}
@@ -50,28 +53,33 @@ class EpiKV(Scorer):
 
     def observe_hidden(self, hidden: Mapping[int, Tensor], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         new = torch.stack([hidden[layer] for layer in self.hidden_layers], dim=1).to(self.wide)  # [rows, k, n, hidden]
-        before = torch.cat([state["last"].unsqueeze(2), new[:, :, :-1]], dim=2)
+        tokens, before = new.shape[2], state["last"].unsqueeze(2)
+        if tokens > 1:
+            before = torch.cat([before, new[:, :, :-1]], dim=2)
         moves = torch.cat([state["moves"], (new - before).norm(dim=-1)], dim=2)  # [rows, k, rolling + n]
-        tokens = new.shape[2]
         # Token p has p movements behind it: the first token's is none.
-        behind = state["count"].unsqueeze(1) + torch.arange(tokens, device=new.device)
-        each = self._signal(moves.unfold(2, self.rolling, 1)[:, :, 1:], behind.clamp_max(self.rolling).unsqueeze(1))
+        behind = state["count"].view(-1, 1, 1)
+        if tokens > 1:
+            behind = behind + torch.arange(tokens, device=new.device)
+        each = self._signal(moves.unfold(2, self.rolling, 1)[:, :, 1:], behind.clamp_max(self.rolling))
         state["last"].copy_(new[:, :, -1])
         state["moves"].copy_(moves[:, :, tokens:])
         state["count"].add_(tokens)
-        for_it, against = (each[:, band].mean(1) for band in self.bands)
-        return {"epiphany": for_it - against}
+        self._shares = self._shares.to(each)
+        return {"epiphany": (each * self._shares).sum(1)}
 
     def _signal(self, windows: Tensor, samples: Tensor) -> Tensor:
         """Windows [rows, k, n, rolling], newest last, of which `samples` [rows, 1, n] count -> x [rows, k, n]."""
-        counts = torch.arange(self.rolling, device=windows.device) >= self.rolling - samples.unsqueeze(-1)
+        self._ages = self._ages.to(windows.device)
+        beyond = self._ages >= samples.unsqueeze(-1)
         some = samples.clamp_min(1)
-        mean = windows.masked_fill(~counts, 0).sum(-1) / some
+        mean = windows.masked_fill(beyond, 0).sum(-1) / some
         if self.kind == "variance":
             return mean
-        apart = (windows - mean.unsqueeze(-1)).masked_fill(~counts, 0)
-        deviation = (apart.square().sum(-1) / some).sqrt()
-        return (apart[..., -1] / (deviation + EPSILON)).masked_fill(samples < 2, 0)
+        apart = (windows - mean.unsqueeze(-1)).masked_fill_(beyond, 0)
+        deviation = apart.norm(dim=-1) / some.sqrt()
+        score: Tensor = apart[..., -1] / deviation.add_(EPSILON)
+        return score.masked_fill_(samples < 2, 0)
 
     def score(self, view: View) -> Tensor:
         return view.fields["epiphany"]
