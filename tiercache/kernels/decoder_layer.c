@@ -10,10 +10,6 @@
 enum { SOME = 112 };              /* rows, a multiple of what a product takes at once */
 enum { WORTH_THREADS = 1 << 15 }; /* floats */
 
-#define EACH_ROW(floats) \
-    _Pragma("omp parallel for num_threads(l->threads) if (l->threads > 1 && rows * (floats) > WORTH_THREADS)") \
-    for (int64_t i = 0; i < rows; i++)
-
 typedef struct {
     product inputs, output, gates, down;
     const float *before, *between, *query_norm, *key_norm; /* weights of norms; the last two may be null */
@@ -26,6 +22,9 @@ typedef struct {
     const float *cos, *sin;
     int64_t tokens, row, token;
 } angles;
+
+/* For how many threads it is: one, unless there is much to do. */
+INLINE int threads_for(const layer *l, int64_t floats) { return floats > WORTH_THREADS ? l->threads : 1; }
 
 /* to = weight * from / sqrt(mean(from^2) + eps) */
 INLINE void norm(const float *from, const float *weight, float *to, int64_t width, float eps) {
@@ -56,7 +55,8 @@ INLINE void gate(float *gates, int64_t width) {
 }
 
 static void norm_rows(const layer *l, int64_t rows, const float *from, const float *weight, float *to) {
-    EACH_ROW(l->width) norm(from + i * l->width, weight, to + i * l->width, l->width, l->eps);
+#pragma omp parallel for num_threads(threads_for(l, rows * l->width))
+    for (int64_t i = 0; i < rows; i++) norm(from + i * l->width, weight, to + i * l->width, l->width, l->eps);
 }
 
 /* The queries and keys of a token: norms, where the model has them, and rotations. */
@@ -78,7 +78,8 @@ void tiercache_before_attention(const layer *l, const angles *a, int64_t all, co
         float *to = states + first * wide;
         norm_rows(l, rows, hidden + first * l->width, l->before, scratch);
         tiercache_multiply(&l->inputs, rows, scratch, l->width, 0, to, l->threads);
-        EACH_ROW(wide) {
+#pragma omp parallel for num_threads(threads_for(l, rows * wide))
+        for (int64_t i = 0; i < rows; i++) {
             int64_t at = (first + i) / a->tokens * a->row + (first + i) % a->tokens * a->token;
             turn(l, to + i * wide, a->cos + at, a->sin + at);
         }
@@ -96,7 +97,8 @@ void tiercache_after_attention(const layer *l, int64_t all, const float *hidden,
         tiercache_multiply(&l->output, rows, attended + first * heads, heads, hidden + first * l->width, to, l->threads);
         norm_rows(l, rows, to, l->between, scratch);
         tiercache_multiply(&l->gates, rows, scratch, l->width, 0, gates, l->threads);
-        EACH_ROW(2 * inner) gate(gates + i * 2 * inner, inner);
+#pragma omp parallel for num_threads(threads_for(l, rows * inner))
+        for (int64_t i = 0; i < rows; i++) gate(gates + i * 2 * inner, inner);
         tiercache_multiply(&l->down, rows, gates, 2 * inner, to, to, l->threads);
     }
 }
