@@ -19,7 +19,7 @@ from tiercache.policy import Policy
 from tiercache.ragged import keep_mask
 from tiercache.ragged_store import RaggedStore
 from tiercache.ranking import NOWHERE, Ranker, RowFacts, candidate_edges, inside, unprotected
-from tiercache.retier import move_thought, retier
+from tiercache.retier import kept_by, move_thought, retier
 from tiercache.scorers import View
 from tiercache.sequence import CachedSequence
 from tiercache.sizes import Sizes
@@ -130,8 +130,9 @@ class Events:
 
     def _retier(self, moves: Sequence[tuple[int, Move]]) -> None:
         rows = [row for row, _ in moves]
-        order = self.ranker.best_first(self.stores, [self._facts(row, move) for row, move in moves])
-        crossed = retier(self.stores, rows, [move for _, move in moves], order, self._renumber)
+        kept = [kept_by(self.stores, row, move) for row, move in moves]
+        destination = self.ranker.stores_of(self.stores, [self._facts(row, move) for row, move in moves], kept)
+        crossed = retier(self.stores, rows, kept, destination, self._renumber)
         for row, counts in zip(rows, crossed, strict=True):
             self._count(row, counts)
 

@@ -236,5 +236,11 @@ def _plain(layer: Any) -> bool:
     return len(biases) == 1 and len(gates) == 1
 
 
+# Who asks a model for all hidden states or attentions leaves transformers' hooks on it for good; outside of that call
+# they do nothing.
+ASLEEP = "transformers.utils.output_capturing"
+
+
 def _touched(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
+    hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+    return "forward" in module.__dict__ or any(getattr(hook, "__module__", None) != ASLEEP for hook in hooks)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tiercache.kernels import tiers
 from tiercache.policy import Policy
 from tiercache.rowstate import QueryWindow, RowState
 from tiercache.scorers.base import Facts, Scorer, View, reduce_scope
@@ -53,11 +54,21 @@ class Ranker:
         Protected tokens come first, free slots last. Among equals the newer is better, so that with all scores equal
         every policy keeps the most recent, on every backend.
         """
+        return order_of(*self.row_scores(stores, facts))
+
+    def stores_of(
+        self, stores: Sequence[TierStore], facts: Sequence[RowFacts], kept: Sequence[Sequence[int]]
+    ) -> Tensor:
+        """Where the tokens of some rows are to lie, the best in the first store: number of a store for each slot of all
+        of them, [L, R, H, slots], and the number of stores for what leaves.
+
+        kept: for each row, how many tokens each store takes.
+        """
         score, pos, protected = self.row_scores(stores, facts)
-        score = score.masked_fill(protected, float("inf")).masked_fill(pos < 0, float("-inf"))
-        newest_first = pos.argsort(dim=-1, descending=True)
-        ranked = score.gather(-1, newest_first).argsort(dim=-1, descending=True, stable=True)
-        return newest_first.gather(-1, ranked)
+        kernel = tiers.divide() if pos.device.type == "cpu" else None
+        if kernel is not None:
+            return kernel(score, pos, protected, kept)
+        return by_rank(order_of(score, pos, protected), kept)
 
     def row_scores(
         self, stores: Sequence[TierStore], facts: Sequence[RowFacts], event: bool = True
@@ -144,6 +155,22 @@ class Ranker:
             keep=[each.keep for each in facts],
             scaling=self.facts.geometry.head_dim**-0.5,
         )
+
+
+def order_of(score: Tensor, pos: Tensor, protected: Tensor) -> Tensor:
+    """Slots, best first: protected ones, then by score, among equals the newer, free ones last; int64 like `score`."""
+    score = score.masked_fill(protected, float("inf")).masked_fill(pos < 0, float("-inf"))
+    newest_first = pos.argsort(dim=-1, descending=True)
+    ranked = score.gather(-1, newest_first).argsort(dim=-1, descending=True, stable=True)
+    return newest_first.gather(-1, ranked)
+
+
+def by_rank(best_first: Tensor, kept: Sequence[Sequence[int]]) -> Tensor:
+    """Each slot's store, given slots in order: the first kept[row][0] of a row go to the first store, and so on."""
+    ends = torch.tensor(kept).cumsum(-1)
+    store = (torch.arange(best_first.shape[-1]).view(-1, 1) >= ends.unsqueeze(1)).sum(-1)  # [rows, slots]
+    store = store.to(best_first.device).view(1, len(kept), 1, -1).expand_as(best_first)
+    return torch.empty_like(best_first).scatter_(-1, best_first, store)
 
 
 def inside(pos: Tensor, spans: Sequence[Spans]) -> Tensor:

@@ -14,37 +14,14 @@ from torch import Tensor
 from tiercache.compaction import compact
 from tiercache.placement import Move
 from tiercache.rope import Rope
-from tiercache.store import TierStore
+from tiercache.store import GROWTH, TierStore
 from tiercache.thoughts import TRANSITION, Thoughts
 
 
-def retier(
-    stores: Sequence[TierStore],
-    rows: Sequence[int],
-    moves: Sequence[Move],
-    best_first: Tensor,
-    renumber: Rope | None = None,
-) -> list[list[list[int]]]:
-    """Moves the rows' tokens between `stores`, given best tier first; the rest of each ranking is evicted.
-
-    Args:
-        best_first: slots over all stores, one after the other, best first: int64 [layers, len(rows), kv_heads, slots].
-        renumber: turns the kept keys so that their positions are 0, 1, …; for a single store.
-
-    Returns:
-        crossed[row][a][b]: (layer, KV head, token) triples that moved from store a to store b.
-    """
-    kept = []
-    for row, move in zip(rows, moves, strict=True):
-        live = sum(store.extents[row] for store in stores)
-        kept.append([live - move.evict - move.ddr - move.packed, move.ddr, move.packed])
-    cuts = torch.tensor(kept).cumsum(-1)
-    store_of_rank = (torch.arange(best_first.shape[-1]).view(-1, 1) >= cuts.unsqueeze(1)).sum(-1)  # [rows, slots]
-    store_of_rank = store_of_rank.to(best_first.device).view(1, len(rows), 1, -1)
-    destination = torch.empty_like(best_first).scatter_(-1, best_first, store_of_rank.expand_as(best_first))
-    if len(stores) == 1:  # no host or packed tier: whatever isn't kept is evicted
-        destination = destination.clamp(max=1)
-    return relocate(stores, rows, kept, destination, renumber)
+def kept_by(stores: Sequence[TierStore], row: int, move: Move) -> list[int]:
+    """How many of a row's tokens each store holds after a move."""
+    live = sum(store.extents[row] for store in stores)
+    return [live - move.evict - move.ddr - move.packed, move.ddr, move.packed][: len(stores)]
 
 
 def move_thought(
@@ -53,7 +30,8 @@ def move_thought(
     """A thought that has ended goes to its store, or the last of the ranking leave; all else stays where it is.
 
     Args:
-        best_first: as for `retier`; not needed where nothing leaves.
+        best_first: slots over all stores, one after the other, best first: int64 [layers, 1, kv_heads, slots]; not
+            needed where nothing leaves.
     """
     extents = [store.extents[row] for store in stores]
     pos = torch.cat([store.planes["pos"][:, [row], :, : store.extents[row]] for store in stores], dim=-1)
@@ -66,19 +44,25 @@ def move_thought(
     if best_first is not None:
         destination.scatter_(-1, best_first[..., best_first.shape[-1] - move.evict :], len(stores))
     kept = [sum(extents) - move.evict - move.ddr - move.packed, move.ddr, move.packed - move.coarse, move.coarse]
-    return relocate(stores, [row], [kept], destination)[0]
+    return retier(stores, [row], [kept], destination)[0]
 
 
-def relocate(
+def retier(
     stores: Sequence[TierStore],
     rows: Sequence[int],
     kept: Sequence[Sequence[int]],
     destination: Tensor,
     renumber: Rope | None = None,
 ) -> list[list[list[int]]]:
-    """Moves each token to the store with this index, or drops it (len(stores)): int64 [layers, rows, kv_heads, slots].
+    """Moves each token of some rows to the store with this number, or drops it (len(stores)).
 
-    kept: how many tokens of each row each store holds then.
+    Args:
+        kept: how many tokens of each row each store holds then.
+        destination: integers [layers, len(rows), kv_heads, slots of all stores].
+        renumber: turns the kept keys so that their positions are 0, 1, …; for a single store.
+
+    Returns:
+        crossed[row][a][b]: (layer, KV head, token) triples that moved from store a to store b.
     """
     if len(stores) == 1:
         compact(stores[0], rows, destination == 0, renumber)
@@ -132,7 +116,9 @@ def _settle(
 ) -> None:
     """Gives them the slots below `counts` where nobody stays, and empties those beyond."""
     if homeless:
-        store.reserve(0, max(counts))
+        most = max(counts)
+        if most > store.capacity[1]:  # with room for the next events, as for every token that comes to a full store
+            store.reserve(0, most + most // GROWTH)
         taken = F.pad(stays, (0, max(0, max(counts) - stays.shape[-1])))
         _, slots = _slots(store, rows, ~taken & ~_beyond(store, taken, counts))
         order = torch.cat([each.keys for each in homeless]).argsort()

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from tiercache.packed_store import PackedStore
 from tiercache.parts import Storage
-from tiercache.placement import Move
 from tiercache.quantize import (
     formats,
 )
+from tiercache.ranking import by_rank
 from tiercache.retier import retier
 from tiercache.store import Geometry, TierStore
 
@@ -117,9 +117,9 @@ def stores(geometry: Geometry, storage: Storage, window: int, tokens: int) -> li
 def shuffle(tiers: list[TierStore], window: int, counts: tuple[int, int, int], seed: int = 0) -> None:
     """An event that leaves so many windows in each tier, drawn anew for each layer and head; the others are evicted."""
     pos = torch.cat([store.planes["pos"][:, 0, :, : store.extents[0]] for store in tiers], dim=-1)
-    layers, heads, live = pos.shape
+    layers, heads, _ = pos.shape
     g = torch.Generator().manual_seed(seed)
     draw = torch.rand(layers, heads, int(pos.max()) // window + 1, generator=g).argsort(-1)
     rank = draw.gather(-1, pos.long() // window) * window + pos % window
     kept = [count * window for count in counts]
-    retier(tiers, [0], [Move(live, *kept, live - sum(kept))], rank.argsort(-1).unsqueeze(1))
+    retier(tiers, [0], [kept], by_rank(rank.argsort(-1).unsqueeze(1), [kept]))

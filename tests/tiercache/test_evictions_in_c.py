@@ -12,6 +12,8 @@ from tiercache.kernels.evict import evict
 from tiercache.kernels.evict import fits as evict_fits
 from tiercache.kernels.free_one import fits as free_one_fits
 from tiercache.kernels.free_one import free_one
+from tiercache.kernels.tiers import divide
+from tiercache.ranking import by_rank, order_of
 from tiercache.store import Geometry, TierStore
 
 pytestmark = pytest.mark.skipif(
@@ -125,3 +127,38 @@ def test_the_lowest_leaves(seed, extents, rows, levels, dtype) -> None:
                     left = before[name][place].clone()
                     left[victim] = empty
                     assert torch.equal(planes[name][place], left)
+
+
+@settings(deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    slots=st.integers(1, 60),
+    rows=st.integers(1, 3),
+    stores=st.integers(1, 4),
+    levels=st.sampled_from([1, 3, 1000]),
+    threads=st.sampled_from([1, 2]),
+)
+def test_tokens_are_dealt_out_to_tiers(seed, slots, rows, stores, levels, threads) -> None:
+    """Ties, protected tokens, free slots anywhere, infinite scores, stores that take nothing."""
+    g = torch.Generator().manual_seed(seed)
+    shape = (2, rows, 2, slots)
+    score = torch.randint(0, levels, shape, generator=g).double()
+    score[torch.rand(shape, generator=g) < 0.1] = float("-inf")
+    live = torch.rand(slots, generator=g) < 0.8  # as many in every head
+    pos = torch.rand(shape, generator=g).argsort(-1).int().masked_fill(~live, -1)
+    is_protected = (torch.rand(shape, generator=g) < 0.2) & (pos >= 0)
+    kept = []
+    for _ in range(rows):
+        left, counts = int(live.sum()), []
+        for _ in range(stores):
+            counts.append(int(torch.randint(0, left + 1, (), generator=g)))
+            left -= counts[-1]
+        kept.append(counts)
+    kernel, before = divide(), torch.get_num_threads()
+    assert kernel is not None
+    torch.set_num_threads(threads)
+    try:
+        found = kernel(score, pos, is_protected, kept)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found.long(), by_rank(order_of(score, pos, is_protected), kept))

@@ -107,6 +107,16 @@ def test_who_listens_is_called() -> None:
     assert hf._lean[model] is not None
 
 
+def test_who_has_asked_for_all_hidden_states_once_is_no_listener() -> None:
+    model = fresh("llama")
+    with hf.prepared(model):
+        model.set_attn_implementation("eager")
+        model(torch.tensor([[1, 2]]), output_hidden_states=True, output_attentions=True)
+    assert model.model.layers[0]._forward_hooks, "transformers' own, which stay"
+    hf.take_over(model)
+    assert hf._lean[model] is not None
+
+
 def test_other_layers_are_left_alone() -> None:
     class Adapter(torch.nn.Linear):
         pass

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiercache.placement import Move
+from tiercache.ranking import by_rank
 from tiercache.retier import retier
 from tiercache.store import Geometry, TierStore
 
@@ -80,11 +80,7 @@ def test_each_token_goes_where_its_rank_says_and_what_stays_does_not_move(event,
     before = [places(store) for store in stores]
     pos = torch.cat([store.planes["pos"][:, rows, :, : store.used(rows)] for store in stores], dim=-1)
     rank = torch.rand(pos.shape, generator=g).masked_fill(pos < 0, 2).argsort(-1)  # free slots last
-    moves = []
-    for row, (hbm, ddr, packed) in zip(rows, kept, strict=True):
-        live = sum(held[row])
-        moves.append(Move(live, hbm, ddr, packed, live - hbm - ddr - packed))
-    crossed = retier(stores, rows, moves, rank)
+    crossed = retier(stores, rows, kept, by_rank(rank, kept))
     after = [places(store) for store in stores]
 
     expected: list[set[Place]] = [{place for place in found if place[1] not in rows} for found in before]

@@ -2,14 +2,9 @@
 
    What is before the first gap isn't touched. Slots are then sorted by position. */
 
-#include "vectors.h"
+#include "select.h"
 
 enum { WORTH_THREADS = 1 << 14 }; /* slots */
-
-typedef struct {
-    double score;
-    int32_t pos, slot;
-} token;
 
 typedef struct {
     int64_t layers, rows, heads, used, threads;
@@ -21,29 +16,6 @@ typedef struct {
     char *const *plane;           /* [planes] */
     const int64_t *size, *empty;  /* [planes]: bytes of a slot, and what a free one's bytes are; -1: anything */
 } job;
-
-/* Higher scores first; among equals the newer. */
-INLINE int better(token a, token b) { return a.score > b.score || (a.score == b.score && a.pos > b.pos); }
-
-/* The `count` best come first, in no order. */
-static void select_best(token *t, int64_t n, int64_t count) {
-    int64_t low = 0, high = n - 1;
-    while (low < high) {
-        token middle = t[low + (high - low) / 2];
-        int64_t i = low, j = high;
-        while (i <= j) {
-            while (better(t[i], middle)) i++;
-            while (better(middle, t[j])) j--;
-            if (i <= j) {
-                token swapped = t[i];
-                t[i++] = t[j], t[j--] = swapped;
-            }
-        }
-        if (count - 1 <= j) high = j;
-        else if (count - 1 >= i) low = i;
-        else return;
-    }
-}
 
 /* Slots `from[0, count)` become the first ones: runs of neighbours at once, by way of `scratch` if they aren't ascending. */
 static void gather(char *plane, int64_t size, const int32_t *from, int64_t count, int ascending, char *scratch) {
