@@ -7,7 +7,7 @@
 #include "products.h"
 #include "vectors.h"
 
-enum { SOME = 112 };              /* rows, a multiple of what a product takes at once */
+enum { SOME = 224 };              /* rows, a multiple of what a product takes at once */
 enum { WORTH_THREADS = 1 << 15 }; /* floats */
 
 typedef struct {

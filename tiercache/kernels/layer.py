@@ -14,7 +14,7 @@ from tiercache.kernels.build import library
 from tiercache.kernels.native import integers
 
 LANES = 8  # floats of one vector
-SOME = 112  # rows worked on at a time, as in the source
+SOME = 224  # rows worked on at a time, as in the source
 MOST_BYTES = 2 * 2**30  # of a model's weights: larger ones aren't copied
 
 POINTER = ctypes.c_void_p
