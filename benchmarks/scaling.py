@@ -21,6 +21,8 @@ MORE = {
     "pyramidkv": {"every": 32},
     "snapkv": {"every": 32},
     "keydiff": {"every": 32},
+    # Four tokens of each thought are never evicted: of the default's 256 thoughts these are more than the budget.
+    "thinkv": {"segment": 512},
 }
 SELDOM = 32  # steps between events at most: every stretch has some
 BUDGETED = ["full", *(name for name, preset in PRESETS.items() if preset.required == ("budget",) and name != "qevict")]

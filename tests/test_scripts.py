@@ -165,6 +165,13 @@ def test_distances_of_reading_ahead_are_compared(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.skipif(shutil.which("cc") is None, reason="it compares the C kernel")
+def test_products_are_compared(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    script("products", "--shapes", "192 to 1,152", "--rows", "1", "9", "--pairs=1", f"--json={out}")
+    assert [(row["rows"], row["ratio"] > 0) for row in json.loads(out.read_text())["rows"]] == [(1, True), (9, True)]
+
+
 def test_a_large_cluster_is_simulated(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     text = script("scale", "--gpus=16", "--cells=40", "--rows=300", f"--json={out}")

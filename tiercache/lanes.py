@@ -198,8 +198,6 @@ class LanesStep:
         self.positions = torch.cat([step.positions for step in self._steps])
         self._plain = all(step.plain for step in self._steps)
         self._table: RowTable | None = None
-        first = self._steps[0]
-        self._observed = first.cache.queries is not None or (first.observed and first.sums is None)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         if self._table is None and self._plain and native.fits(query, key, value):  # layers are alike
@@ -217,16 +215,18 @@ class LanesStep:
             return None
         tiers = [step.tiers for step in self._steps]
         slots = torch.cat([step.slots for step in self._steps], dim=1)
-        scorer, sums = first.cache.scorer, first.sums
+        scorer, sums, group = first.cache.scorer, first.sums, query.shape[1] // key.shape[1]
         summed = scorer.sums_heads or sums is not None
-        return RowTable(kernel, tiers, slots, query.shape[1] // key.shape[1], scaling, summed, sums, scorer.retains)
+        kept = [(step.cache.queries, step.now) for step in self._steps]
+        rings = [window.ring(now) if window is not None else None for window, now in kept]
+        return RowTable(kernel, tiers, slots, group, scaling, summed, sums, scorer.retains, rings)
 
     def _at_once(
         self, table: RowTable, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
     ) -> Tensor:
         first = self._steps[0]
         out, weights = table(layer, query, key, value, first.cache.needs_attention and first.sums is None)
-        if self._observed:
+        if first.observed and first.sums is None:
             for i, (step, rows) in enumerate(zip(self._steps, self._rows, strict=True)):
                 step.observe(layer, query[rows], weights[i] if weights is not None else None, scaling)
         return out.unsqueeze(1)

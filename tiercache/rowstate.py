@@ -79,6 +79,13 @@ class QueryWindow:
             self.state.planes[name].flatten(0, 1).index_copy_(0, places, new)
         self._step.clear()
 
+    def ring(self, now: Tensor) -> tuple[Tensor, Tensor]:
+        """For whoever writes a step's queries himself: where to, [rows, places, layers, heads, head_dim], and at which
+        place of each row, int64 [rows]. They count as written."""
+        places = now % self.size
+        self.state.planes["after"][: len(now)].scatter_(1, places.unsqueeze(1), (now + 1).unsqueeze(1))
+        return self.state.planes["queries"], places
+
     def read(self, rows: slice | list[int]) -> tuple[Tensor, Tensor]:
         """Queries [layers, rows, heads, size, head_dim] and their positions [rows, size], -1 for none."""
         planes = self.state.rows(rows)

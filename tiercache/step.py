@@ -92,13 +92,11 @@ class DecodeStep:
         return name if name is not None and self.cache.hbm.fields[name] is torch.float32 else None
 
     def observe(self, layer: int, query: Tensor, weights: Sequence[Tensor | None] | None, scaling: float) -> None:
-        """What follows attention: queries are kept, and the scorer is shown what it wants.
+        """Shows the scorer what it wants of a layer's attention.
 
         query [rows, heads, 1, d]; each tier's weights [rows, kv_heads, group, used], or their sums if the scorer wants
         no more; None where it wants none, or they are `sums` already.
         """
-        if self.cache.queries is not None:
-            self.cache.queries.write(layer, query[:, :, 0], self.now)
         if self.observed and (weights is not None or not self.cache.needs_attention):
             query = query.reshape(len(query), self.cache.geometry.kv_heads, -1, query.shape[-1])
             self._observe(layer, query, weights, scaling)
@@ -146,6 +144,8 @@ class DecodeStep:
         else:
             visible = replace(self.visible[0], bias=store.bias(layer))
             part = decode_attention(grouped, *store.layer(layer), visible, scaling, weights=wanted)
+        if self.cache.queries is not None:
+            self.cache.queries.write(layer, query[:, :, 0], self.now)
         self.observe(layer, query, [part.weights], scaling)
         return part.out.reshape(rows, 1, heads, dim)
 

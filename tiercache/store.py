@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tiercache.quantize import Format
 
-LITTLE = 8  # up to this part of what is used is little
+AHEAD = 6  # of what is used: so much room at most is kept for tokens that come before anything leaves again
 QUANTUM = 2  # slots are allocated in multiples of this many
 GROWTH = 24  # a full store grows by this part of itself: so much is unused at most, and copying stays cheap
 
@@ -134,12 +134,12 @@ class TierStore:
     def trim(self, soon: int) -> None:
         """Gives back rows and slots where much more is there than is used.
 
-        soon: tokens that come to each row before anything leaves again. Room for all of them is kept where that is
+        soon: tokens that come to each row before anything leaves again. Room for them is kept, for all where that is
             little, so that nothing is allocated between two events.
         """
         rows, slots = self.capacity
         used = self.used()
-        more = soon if soon <= used // LITTLE else min(soon, max(QUANTUM, used // GROWTH))
+        more = min(soon, max(QUANTUM, used // AHEAD))
         few_rows, few_slots = self.rows, _rounded(used + more)
         less_rows = few_rows if rows - few_rows > few_rows // 8 else rows
         less_slots = few_slots if slots - few_slots > few_slots // GROWTH else slots

@@ -19,6 +19,7 @@ from tiercache.kernels import Visible, build, decode_attention, native
 from tiercache.kernels.table import RowTable, reads
 from tiercache.packed_store import PackedStore
 from tiercache.quantize import Format
+from tiercache.rowstate import QueryWindow
 from tiercache.store import Geometry, TierStore
 
 pytestmark = pytest.mark.skipif(
@@ -120,9 +121,12 @@ def check_table(
     rows, heads, dim = near.rows, geometry.kv_heads, geometry.head_dim
     slots = torch.tensor(near.extents).sub(1).view(1, rows, 1).expand(geometry.layers, rows, heads)
     summed = sums is not None
-    table = RowTable(kernel, [stores], slots, group, 0.1, summed, sums, retains)
+    window, now, asked = QueryWindow(geometry, 4, CPU), torch.arange(rows) * 5 + 2, []
+    window.state.join(0, rows + 1)
+    table = RowTable(kernel, [stores], slots, group, 0.1, summed, sums, retains, [window.ring(now)])
     for layer in range(geometry.layers):
         query = torch.randn(rows, heads * group, 1, dim, generator=g)
+        asked.append(query[:, :, 0])
         new = torch.randn(2, rows, heads, 1, dim, generator=g)
         before = [store.planes[sums][layer].clone() for store in stores] if sums else []
         out, weights = table(layer, query, new[0], new[1], weights=not summed)
@@ -145,6 +149,13 @@ def check_table(
                     added = stores[i].planes[str(sums)][layer, row] - factor * before[i][row]
                     assert_close(added[:, :n], share.sum(1), rtol=2e-5, atol=1e-6)
                     assert not added[:, n:].any()
+    queries, places = window.read(slice(0, rows + 1))
+    expected, at = torch.zeros_like(queries), torch.full((rows + 1, 4), -1)
+    for row, newest in enumerate(now.tolist()):
+        expected[:, row, :, newest % 4] = torch.stack([query[row] for query in asked])
+        at[row, newest % 4] = newest
+    assert torch.equal(queries, expected)
+    assert torch.equal(places, at)
 
 
 @given(

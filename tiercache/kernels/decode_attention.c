@@ -231,9 +231,17 @@ typedef struct {
     float *sums;                  /* of slot 0, where weights are added up */
 } region;
 
+/* Where a lane's newest queries are kept, [rows][places][layers][heads * group][dim]. */
+typedef struct {
+    float *first;         /* may be null */
+    int64_t row, place;   /* steps */
+    const int64_t *now;   /* the new ones' places, [rows] */
+} ring;
+
 typedef struct {
     int64_t rows, many;
     const region *regions; /* [many], the first of which takes the new tokens */
+    ring queries;
 } lane;
 
 enum { MOST_PIECES = 8 };
@@ -280,11 +288,19 @@ static void append_and_attend(const void *job, int64_t row, int64_t head, int64_
     float *key = (float *)pieces[0].keys.codes + slot * dim, *value = (float *)pieces[0].values.codes + slot * dim;
     memcpy(key, j->key + row * n->key_row + head * n->key_head, sizeof(float) * dim);
     memcpy(value, j->value + row * n->value_row + head * n->value_head, sizeof(float) * dim);
-    attend(&n->shape, pieces, many, j->query + row * n->query_row + head * n->query_head, 0,
-           j->out + item * n->shape.group * dim, 0, own);
+    const float *query = j->query + row * n->query_row + head * n->query_head;
+    const ring *r = &lane->queries;
+    if (r->first) {
+        float *to = r->first + inside * r->row + r->now[inside] * r->place;
+        to += (n->layer * n->heads + head) * n->shape.group * dim;
+        for (int64_t g = 0; g < n->shape.group; g++)
+            memcpy(to + g * dim, query + g * n->shape.query_group, sizeof(float) * dim);
+    }
+    attend(&n->shape, pieces, many, query, 0, j->out + item * n->shape.group * dim, 0, own);
 }
 
-/* Rows of several lanes, each over all of its stores: writes every row's new key and value, then attends.
+/* Rows of several lanes, each over all of its stores: writes every row's new key and value, and its queries where they are
+   kept, then attends.
    out [rows][heads][group][dim]; weights, of all rows one after the other, may be null. */
 int tiercache_append_and_attend(const table *n, const float *query, const float *key, const float *value, float *out,
                                 float *weights) {

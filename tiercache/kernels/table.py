@@ -33,7 +33,13 @@ class _Region(ctypes.Structure):
 
 
 class _Lane(ctypes.Structure):
-    _fields_ = (*integers("rows many"), ("regions", POINTER))
+    _fields_ = (
+        *integers("rows many"),
+        ("regions", POINTER),
+        ("queries", POINTER),
+        *integers("queries_row queries_place"),
+        ("queries_now", POINTER),
+    )
 
 
 class _Table(ctypes.Structure):
@@ -58,6 +64,7 @@ class RowTable:
         summed: bool = False,
         sums: str | None = None,
         retains: float = 1.0,
+        rings: Sequence[tuple[Tensor, Tensor] | None] = (),
     ) -> None:
         """Stores that `reads` knows, with plain floats first.
 
@@ -65,6 +72,8 @@ class RowTable:
             slots: where each head's new token goes, int64 [layers, rows, kv_heads].
             summed: weights are, over the group.
             sums: the slot field, float32, to which these sums are added; before, it is multiplied by `retains`.
+            rings: for each lane where its queries are written to, float32 [rows, places, layers, heads, dim], and at
+                which place of each row, int64 [rows].
         """
         _, rows, heads = slots.shape
         self._kernel, self._slots, self._sums = kernel, slots.contiguous(), sums
@@ -78,6 +87,11 @@ class RowTable:
             regions = (_Region * len(stores))(*map(self._region, stores))
             self._kept.append(regions)
             place.rows, place.many, place.regions = stores[0].rows, len(stores), ctypes.addressof(regions)
+        for place, ring in zip(table, rings, strict=False):
+            if ring is not None:
+                place.queries, (place.queries_row, place.queries_place) = ring[0].data_ptr(), ring[0].stride()[:2]
+                place.queries_now = ring[1].data_ptr()
+                self._kept.append(ring)
         self._kept.append(table)
         shape = Shape(group, lanes[0][0].geometry.head_dim, 0, 0, summed, sums is not None, scaling, retains)
         used = max(sum(store.used() for store in lane) for lane in lanes)
