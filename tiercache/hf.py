@@ -118,6 +118,8 @@ def hidden_states(
 ) -> Tensor:
     """One forward pass: tokens and positions [rows, n] -> last hidden states [rows, n, hidden], no vocabulary.
 
+    A model that was taken over runs as it was then; call `check_prepared` first where it may have changed.
+
     compiled: torch's compiler runs what lies between a decode step's attentions, where `take_over` was called.
     """
     decoder = model.model

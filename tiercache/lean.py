@@ -6,9 +6,11 @@ to it: a hook, an adapter or a quantised layer means that the modules are called
 become views of the joined ones. On a CPU a small model's are copied for our C kernels as well, anew before each run.
 """
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -16,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from tiercache.kernels.layer import LayerKernel, Packed, fits, kernels
+from tiercache.kernels.layer import LayerKernel, Packed, fits, kernels, takes, worth_packing
 from tiercache.step import Step
 
 LAYERS = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer")
@@ -46,16 +48,14 @@ class Joined:
     @property
     def current(self) -> bool:
         """Whether the modules still hold views of this; a model that was moved or changed its type doesn't."""
-        starts = [0]
-        for part in self.parts[:-1]:
-            starts.append(starts[-1] + part.out_features)
-        return all(
-            part.weight.data_ptr() == self.weight[start:].data_ptr()
-            for part, start in zip(self.parts, starts, strict=True)
+        starts = accumulate((part.out_features for part in self.parts), initial=0)
+        pairs = [(part, start) for part, start in zip(self.parts, starts, strict=False)]
+        weights = all(part.weight.data_ptr() == self.weight[start:].data_ptr() for part, start in pairs)
+        bias = self.bias
+        return weights and all(
+            (part.bias is None) if bias is None else part.bias.data_ptr() == bias[start:].data_ptr()
+            for part, start in pairs
         )
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
 
 
 class LeanLayer:
@@ -74,23 +74,27 @@ class LeanLayer:
         self.query_norm, self.key_norm = (getattr(attention, f"{side}_norm", None) for side in "qk")
         self.eps: float = self.before.variance_epsilon
         self._kernel: LayerKernel | None = None
+        self._modules = list(layer.modules())
+
+    def current(self, layer: Any) -> bool:
+        """Whether it is still of this layer, with the modules and joined weights that it had."""
+        modules = list(layer.modules())
+        same = len(modules) == len(self._modules) and all(map(operator.is_, modules, self._modules))
+        return same and self.inputs.current and self.gates.current
 
     @property
-    def current(self) -> bool:
-        return self.inputs.current and self.gates.current
+    def fits(self) -> bool:
+        """Whether the C kernels know these sizes."""
+        return fits(self.before.weight.shape[0], self.down.in_features, self.dim)
 
     def pack(self, whole: bool) -> None:
         """Copies the weights for the C kernel, which runs from here on; unless `whole` it doesn't."""
-        found = kernels() if whole else None
+        self._kernel, found = None, kernels() if whole else None
         if found is None:
-            self._kernel = None
             return
         weights = [(each.weight, each.bias) for each in (self.inputs, self.output, self.gates, self.down)]
         norms = [self.before.weight, self.between.weight, *self._head_norms()]
-        if self._kernel is None:
-            self._kernel = LayerKernel(found, weights, norms, (self.queries, self.keys, self.dim), self.eps)
-        else:
-            self._kernel.take(weights, norms)
+        self._kernel = LayerKernel(found, weights, norms, (self.queries, self.keys, self.dim), self.eps)
 
     def _head_norms(self) -> tuple[Tensor | None, Tensor | None]:
         query, key = (norm.weight if norm is not None else None for norm in (self.query_norm, self.key_norm))
@@ -99,7 +103,7 @@ class LeanLayer:
     def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, step: Step, compiled: bool = False) -> Tensor:
         """hidden [rows, n, hidden]; cos and signed sin [rows, 1, n, d]."""
         compiled = compiled and hidden.shape[1] == 1
-        if self._kernel is not None and not compiled:
+        if self._kernel is not None and not compiled and takes(hidden, cos):
             query, key, value = self._kernel.before(hidden, cos, sin)
             return self._kernel.after(hidden, step.attend(self.index, query, key, value, self.scaling))
         before, after = compiled_parts(hidden.device.type) if compiled else (_before, _after)
@@ -183,13 +187,14 @@ class LeanModel:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.layers = [LeanLayer(layer) for layer in model.model.layers]
-        self.norm: Callable[[Tensor], Tensor] = model.model.norm
+        self.norm: Callable[[Tensor], Tensor]
         self.head: Packed | None = None
 
-    @property
-    def current(self) -> bool:
-        """Whether the modules' weights are still those that were joined."""
-        return all(layer.current for layer in self.layers)
+    def current(self, model: PreTrainedModel) -> bool:
+        """Whether the modules, and their weights where these were joined, are still the same."""
+        layers = list(model.model.layers)
+        same = len(layers) == len(self.layers)
+        return same and all(mine.current(layer) for mine, layer in zip(self.layers, layers, strict=True))
 
     def refresh(self, model: PreTrainedModel) -> None:
         """Takes what may have changed since: hooks on the parts around the layers and, for the C kernels where they
@@ -197,24 +202,20 @@ class LeanModel:
         first, last, head = self.layers[0], model.model.norm, model.lm_head
         plain = type(last) is type(first.before) and not _touched(last)
         self.norm = partial(_norm, weight=last.weight, eps=last.variance_epsilon) if plain else last
-        weights = [*model.model.layers.parameters(), head.weight]
-        whole = fits(first.before.weight.shape[0], first.down.in_features, first.dim, weights)
+        weights = [*model.model.layers.parameters(), *head.parameters()]
+        whole = all(layer.fits for layer in self.layers) and worth_packing(weights)
         for layer in self.layers:
             layer.pack(whole)
-        found = kernels() if whole and type(head) is nn.Linear and not _touched(head) else None
-        if found is None:
-            self.head = None
-        elif self.head is None:
+        self.head, found = None, kernels() if whole and type(head) is nn.Linear and not _touched(head) else None
+        if found is not None:
             self.head = Packed(found, head.weight, head.bias)
-        else:
-            self.head.take(head.weight, head.bias)
 
 
 def lean_model(model: PreTrainedModel, had: LeanModel | None = None) -> LeanModel | None:
     """The model as it is now, the one that it had where nothing was moved or converted; None where modules must run."""
     if not all(map(_plain, model.model.layers)) or model.config.hidden_act != "silu":
         return None
-    lean = had if had is not None and len(had.layers) == len(model.model.layers) and had.current else LeanModel(model)
+    lean = had if had is not None and had.current(model) else LeanModel(model)
     lean.refresh(model)
     return lean
 

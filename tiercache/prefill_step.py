@@ -33,7 +33,7 @@ class PrefillStep:
         self._hidden: dict[int, Tensor] = {}
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        stop, out = self.start + key.shape[2], torch.zeros_like(query)
+        stop = self.start + key.shape[2]
         planes = self.cache.hbm.planes
         keys, values = (planes[side][layer, self.rows, :, :stop] for side in ("k", "v"))
         keys[:, :, self.start :] = key
@@ -41,6 +41,9 @@ class PrefillStep:
         if self.cache.queries is not None:
             for i, real in enumerate(self._real()):
                 self.cache.queries.write_chunk(layer, self.rows.start + i, query[i, :, :real], self.start)
+        if len(self._alike) == 1:
+            return self._attend(layer, 0, query, keys, values, scaling).transpose(1, 2).contiguous()
+        out = torch.zeros_like(query)
         for rows, real in self._alike:
             stop = self.start + real
             places = (query[rows, :, :real], keys[rows, :, :stop], values[rows, :, :stop])

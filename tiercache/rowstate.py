@@ -71,6 +71,8 @@ class QueryWindow:
     def write(self, layer: int, query: Tensor, now: Tensor) -> None:
         """One query for each running row: [rows, heads, head_dim], at true positions `now` [rows]. Layers follow each
         other, and all are written with the last."""
+        if layer == 0:
+            self._step.clear()  # of a step that failed
         self._step.append(query)
         if layer < self._layers - 1:
             return

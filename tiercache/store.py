@@ -19,7 +19,7 @@ from tiercache.quantize import Format
 
 AHEAD = 6  # of what is used: so much room at most is kept for tokens that come before anything leaves again
 QUANTUM = 2  # slots are allocated in multiples of this many
-GROWTH = 24  # a full store grows by this part of itself: so much is unused at most, and copying stays cheap
+GROWTH = 24  # a full store grows by this part of itself: little is unused, and copying stays cheap
 
 
 @dataclass(frozen=True)
@@ -134,15 +134,15 @@ class TierStore:
     def trim(self, soon: int) -> None:
         """Gives back rows and slots where much more is there than is used.
 
-        soon: tokens that come to each row before anything leaves again. Room for them is kept, for all where that is
-            little, so that nothing is allocated between two events.
+        soon: tokens that come to each row before anything leaves again. Room for them is kept, as far as it is little,
+            so that little is allocated between two events.
         """
         rows, slots = self.capacity
         used = self.used()
         more = min(soon, max(QUANTUM, used // AHEAD))
         few_rows, few_slots = self.rows, _rounded(used + more)
         less_rows = few_rows if rows - few_rows > few_rows // 8 else rows
-        less_slots = few_slots if slots - few_slots > few_slots // GROWTH else slots
+        less_slots = few_slots if slots - few_slots > _rounded(few_slots // GROWTH) else slots
         if (less_rows, less_slots) != (rows, slots):
             self._resize(less_rows, less_slots)
 

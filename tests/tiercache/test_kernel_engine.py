@@ -52,9 +52,25 @@ def states(batch: list[Request], policy: object, rows: int) -> dict[str, torch.T
     return {key: torch.stack(rows) for key, rows in found.items()}
 
 
-@pytest.mark.parametrize("name", POLICIES)
+OTHERS = {  # scorers that look at queries, keys, hidden states or attention in other ways, and quantised tiers
+    "snapkv_d": {"name": "snapkv_d", "budget": 0.5, "every": 8, "queries": 4, "recent": 4},
+    "tova": {"name": "tova", "budget": 24},
+    "rkv": {"name": "rkv", "budget": 24, "every": 8, "recent": 4, "queries": 4},
+    "raas": {"name": "raas", "budget": 24},
+    "lagkv": {"name": "lagkv", "chunk": 8, "chunk_keep": 0.5},
+    "keydiff": {"name": "keydiff", "budget": 24, "every": 8},
+    "epikv": {"name": "epikv", "budget": 0.5},
+    "epikv-band": {"name": "epikv", "budget": 0.5, "signal": "band"},
+    "adakv": {"name": "adakv", "budget": 0.5, "every": 4},
+    "qevict": {"name": "qevict", "budget": {"bytes": 0.5}, "window": 2, "every": 4},
+    "quest": {"name": "quest", "pages": 4, "read_budget": 12, "dense_layers": 0},
+}
+
+
+@pytest.mark.parametrize("name", [*POLICIES, *OTHERS])
 def test_a_row_has_the_same_bits_in_any_batch(name: str) -> None:
-    together, alone = states(BATCH, POLICIES[name], 3), states(BATCH, POLICIES[name], 1)
+    policy = {**POLICIES, **OTHERS}[name]
+    together, alone = states(BATCH, policy, 3), states(BATCH, policy, 1)
     assert together.keys() == alone.keys() == {request.key for request in BATCH}
     for key, hidden in together.items():
         assert torch.equal(hidden, alone[key]), (hidden - alone[key]).abs().amax(1)

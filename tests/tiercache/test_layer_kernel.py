@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from tiercache.kernels import layer as layers
-from tiercache.kernels.layer import Kernels, LayerKernel, Packed, fits, kernels
+from tiercache.kernels.layer import Kernels, LayerKernel, Packed, fits, kernels, worth_packing
 from tiercache.lean import _after, _before
 
 pytestmark = pytest.mark.skipif(
@@ -54,8 +54,6 @@ def test_the_product(seed: int, rows: int, inputs: int, outputs: int, bias: bool
     assert_close(packed(x.transpose(0, 1)), packed(x).transpose(0, 1), rtol=0, atol=0)
     for row in range(rows):
         assert torch.equal(packed(x[row : row + 1])[0], packed(x)[row])
-    packed.take(2 * wide[:, :inputs], None)
-    assert_close(packed(x).double(), F.linear(x.double(), 2 * wide[:, :inputs].double()), rtol=1e-5, atol=2e-5)
 
 
 class Shape:
@@ -152,9 +150,9 @@ def test_extreme_gates() -> None:
     hidden, cos, sin, attended = shape.inputs(1, 2, 1, True)
     for scale in (0.0, 1e4):
         shape.linears[2] = (shape.linears[2][0] * scale, shape.linears[2][1])
-        shape.kernel.take(shape.linears, shape.norms)
+        kernel = LayerKernel(ours(), shape.linears, shape.norms, (1, 1, 16), 1e-6)
         exact = shape.exact(hidden, cos, sin, attended)[3]
-        assert_close(shape.kernel.after(hidden, attended).double(), exact, rtol=1e-4, atol=1e-3)
+        assert_close(kernel.after(hidden, attended).double(), exact, rtol=1e-4, atol=1e-3)
     hidden[1, 0, 0] = float("nan")
     out = shape.kernel.after(hidden, attended)
     assert out.isnan().all(-1).flatten().tolist() == [False, True]
@@ -162,12 +160,27 @@ def test_extreme_gates() -> None:
 
 
 def test_what_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fits(64, 96, 16)
+    assert not fits(64, 96, 24), "half of a head is no whole vector"
+    assert not fits(60, 96, 16)
+    assert not fits(64, 90, 16)
     weights = [torch.zeros(64, 64)]
-    assert fits(64, 96, 16, weights)
-    assert not fits(64, 96, 24, weights), "half of a head is no whole vector"
-    assert not fits(60, 96, 16, weights)
-    assert not fits(64, 90, 16, weights)
-    assert not fits(64, 96, 16, [*weights, torch.zeros(1).double()])
-    assert not fits(64, 96, 16, [torch.zeros(4, device="meta")])
+    assert worth_packing(weights)
+    assert not worth_packing([*weights, torch.zeros(1).double()])
+    assert not worth_packing([torch.zeros(4, device="meta")])
     monkeypatch.setattr(layers, "MOST_BYTES", 64 * 64 * 4 - 1)
-    assert not fits(64, 96, 16, weights), "weights that would be large twice"
+    assert not worth_packing(weights), "weights that would be large twice"
+
+
+def test_weights_that_lie_in_any_way_and_torchs_own_defaults() -> None:
+    wide, x = random(1, 1100, 2000)[:, ::2], random(2, 3, 1000)
+    bias = random(3, 2200)[::2]
+    alone = Packed(ours(), wide, bias)(x)
+    assert_close(alone, F.linear(x, wide, bias), rtol=1e-4, atol=1e-4)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with threads(3):  # so many weights are packed by all
+            again = Packed(ours(), wide, bias)(x)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(again, alone)

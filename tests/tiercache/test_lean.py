@@ -6,12 +6,14 @@ import shutil
 import pytest
 import torch
 import torch._dynamo
-from tiny import FAMILIES, prompts, requests, tiny
+from tiny import CONFIGS, FAMILIES, SHAPE, prompts, requests, tiny
+from transformers import Qwen3Config
 
 from tiercache import hf, lean
 from tiercache.attention import fused_attention
 from tiercache.engine import Engine, Limits
 from tiercache.errors import ModelError, RequestError
+from tiercache.kernels.layer import kernels
 from tiercache.lean import lean_model
 from tiercache.model import wrap
 from tiercache.policy import parse_policy
@@ -64,9 +66,16 @@ def test_the_numbers_are_those_of_the_modules(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_in_c_the_numbers_are_as_close_to_the_exact_ones(family: str) -> None:
+def test_in_c_the_numbers_are_as_close_to_the_exact_ones(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums in another order: neither float32 is the right one, so both are measured against float64."""
+    if family == "qwen3":  # whose heads have norms
+        monkeypatch.setitem(CONFIGS, "qwen3", lambda: Qwen3Config(**SHAPE, head_dim=32))
     exact, narrow = states(fresh(family), False), fresh(family, torch.float32)
+    lean = hf._lean[narrow]
+    assert lean is not None
+    if kernels() is not None:
+        assert lean.head is not None
+        assert all(layer._kernel is not None for layer in lean.layers)
     for mine, theirs, true in zip(states(narrow, True), states(narrow, False), exact, strict=True):
         assert (mine - true).abs().max() <= 2 * (theirs - true).abs().max()
 
@@ -91,6 +100,35 @@ def test_weights_are_the_modules_own(dtype: torch.dtype) -> None:
     gates = hf._lean[model].layers[0].gates  # type: ignore[union-attr]
     joined = gates.weight.untyped_storage().data_ptr()
     assert {part.weight.untyped_storage().data_ptr() for part in gates.parts} == {joined}
+
+
+def test_parts_that_were_exchanged_since_are_seen() -> None:
+    """Other modules, another vocabulary, biases written to: the next run has them, and nothing of the former ones."""
+    model = fresh("qwen2", torch.float32)
+    attention = model.model.layers[0].self_attn
+    attention.q_proj.bias.data = attention.q_proj.bias.data * 2
+    attention.o_proj = torch.nn.Linear(64, 64, bias=False)
+    model.resize_token_embeddings(100)
+    hf.take_over(model)
+    assert hf._lean[model] is not None
+    tokens, step = torch.randint(0, 100, (2, 9), generator=torch.Generator().manual_seed(1)), Plain()
+    with torch.inference_mode():
+        hidden = hf.hidden_states(model, tokens, torch.arange(9).unsqueeze(0), step)
+        logits, lean = hf.logits(model, hidden), hf._lean.pop(model)
+        exact = hf.hidden_states(model, tokens, torch.arange(9).unsqueeze(0), step)
+        assert logits.shape == (2, 9, 100)
+        torch.testing.assert_close(logits, model.lm_head(exact), rtol=1e-4, atol=1e-4)
+    assert lean is not None
+
+
+def test_layers_of_other_sizes_run_as_they_are() -> None:
+    model = fresh("llama", torch.float32)
+    mlp = model.model.layers[1].mlp
+    mlp.gate_proj, mlp.up_proj, mlp.down_proj = (
+        torch.nn.Linear(*n, bias=False) for n in ((64, 90), (64, 90), (90, 64))
+    )
+    hf.take_over(model)
+    torch.testing.assert_close(states(model, True)[-1], states(model, False)[-1], rtol=1e-4, atol=1e-4)
 
 
 def test_who_listens_is_called() -> None:

@@ -42,6 +42,7 @@ def diagnose(
 ) -> Diagnostics:
     """Measures one sequence: what `policy` generated for `request`, with the trace that a `Recorder` has of it."""
     assert trace.steps == len(tokens) - 1, "the trace is of another sequence"
+    hf.check_prepared(loaded.model)
     full = shadow(loaded, [*request.prompt, *tokens[:-1]], chunk)
     policy_hidden = torch.stack(trace.hidden).to(loaded.device)
     head = partial(hf.logits, loaded.model)

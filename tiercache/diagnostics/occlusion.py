@@ -69,6 +69,7 @@ def occlusion_labels(
     first, last = answer_span
     if not (0 < first < last <= len(tokens) and 0 < stride <= window):
         raise ValueError(f"answer {answer_span} of {len(tokens)} tokens, window {window}, stride {stride}")
+    hf.check_prepared(loaded.model)
     starts = [start for start in range(0, first, stride) if start == 0 or start + window - stride < first]
     spans = [(start, min(start + window, first)) for start in starts]
     hidden: list[Span | None] = [None, *((len(prompt) + a, len(prompt) + b) for a, b in spans)]
@@ -129,6 +130,7 @@ def replay(
     loaded: LoadedModel, policy: Policy, prompt: Sequence[int], tokens: Sequence[int], seed: int = 0
 ) -> TieredCache:
     """A cache of one row after the prompt and, token by token, a text that is already there."""
+    hf.check_prepared(loaded.model)
     cache = TieredCache(loaded.geometry, policy, loaded.device, loaded.facts)
     prefill(loaded, cache, [prompt], [seed], CHUNK)
     for token in tokens:

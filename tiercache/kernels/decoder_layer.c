@@ -7,7 +7,6 @@
 #include "products.h"
 #include "vectors.h"
 
-enum { SOME = 224 };              /* rows, a multiple of what a product takes at once */
 enum { WORTH_THREADS = 1 << 15 }; /* floats */
 
 typedef struct {
@@ -69,12 +68,12 @@ static void turn(const layer *l, float *states, const float *cos, const float *s
     }
 }
 
-/* hidden[rows][width] -> states[rows][queries + 2 keys][dim]; scratch[at most SOME rows][width] */
-void tiercache_before_attention(const layer *l, const angles *a, int64_t all, const float *hidden, float *states,
+/* hidden[rows][width] -> states[rows][queries + 2 keys][dim]; `some` rows at a time: scratch[some][width] */
+void tiercache_before_attention(const layer *l, const angles *a, int64_t all, int64_t some, const float *hidden, float *states,
                                 float *scratch) {
     int64_t wide = l->inputs.outputs;
-    for (int64_t first = 0; first < all; first += SOME) {
-        int64_t rows = all - first < SOME ? all - first : SOME;
+    for (int64_t first = 0; first < all; first += some) {
+        int64_t rows = all - first < some ? all - first : some;
         float *to = states + first * wide;
         norm_rows(l, rows, hidden + first * l->width, l->before, scratch);
         tiercache_multiply(&l->inputs, rows, scratch, l->width, 0, to, l->threads);
@@ -87,12 +86,12 @@ void tiercache_before_attention(const layer *l, const angles *a, int64_t all, co
 }
 
 /* hidden[rows][width] and attention's output [rows][queries][dim] -> out[rows][width];
-   scratch[at most SOME rows][width + 2 inner] */
-void tiercache_after_attention(const layer *l, int64_t all, const float *hidden, const float *attended, float *out,
+   `some` rows at a time: scratch[some][width + 2 inner] */
+void tiercache_after_attention(const layer *l, int64_t all, int64_t some, const float *hidden, const float *attended, float *out,
                                float *scratch) {
     int64_t heads = l->queries * l->dim, inner = l->inner;
-    for (int64_t first = 0; first < all; first += SOME) {
-        int64_t rows = all - first < SOME ? all - first : SOME;
+    for (int64_t first = 0; first < all; first += some) {
+        int64_t rows = all - first < some ? all - first : some;
         float *to = out + first * l->width, *gates = scratch + rows * l->width;
         tiercache_multiply(&l->output, rows, attended + first * heads, heads, hidden + first * l->width, to, l->threads);
         norm_rows(l, rows, to, l->between, scratch);

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from tiercache.kernels.build import library
-from tiercache.kernels.native import integers
+from tiercache.kernels.native import empty, integers
 
 LANES = 8  # floats of one vector
-SOME = 224  # rows worked on at a time, as in the source
+SOME = 224  # rows worked on at a time, a multiple of what a product takes at once with wide vectors
 MOST_BYTES = 2 * 2**30  # of a model's weights: larger ones aren't copied
 
 POINTER = ctypes.c_void_p
@@ -48,8 +48,8 @@ class Kernels:
         self.size.argtypes, self.size.restype = (number, number), number
         self.pack.argtypes = (number, number, POINTER, number, POINTER, number)
         self.multiply.argtypes = (POINTER, number, POINTER, number, POINTER, POINTER, number)
-        self.before.argtypes = (POINTER, POINTER, number, *[POINTER] * 3)
-        self.after.argtypes = (POINTER, number, *[POINTER] * 4)
+        self.before.argtypes = (POINTER, POINTER, number, number, *[POINTER] * 3)
+        self.after.argtypes = (POINTER, number, number, *[POINTER] * 4)
         for function in (self.pack, self.multiply, self.before, self.after):
             function.restype = None
 
@@ -62,26 +62,22 @@ def kernels() -> Kernels | None:
 
 
 class Packed:
-    """A linear layer with weights in the kernel's order, as they were when it last `took` them."""
+    """A linear layer with weights in the kernel's order: a copy."""
 
     def __init__(self, kernels: Kernels, weight: Tensor, bias: Tensor | None) -> None:
         """weight [outputs, inputs], bias [outputs]: float32 on the CPU."""
-        self._kernels, (self.outputs, self.inputs) = kernels, weight.shape
-        self._floats = torch.empty(kernels.size(self.inputs, self.outputs))
-        self.take(weight, bias)
-
-    def take(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Copies weights of the same shape."""
-        weight, self._bias = weight.detach(), bias.detach() if bias is not None else None
+        weight, self._bias = weight.detach(), _plain(bias)
         weight = weight if weight.stride(1) == 1 else weight.contiguous()
+        self._kernels, (self.outputs, self.inputs) = kernels, weight.shape
+        self._floats = empty(kernels.size(self.inputs, self.outputs))
         floats, threads = self._floats.data_ptr(), torch.get_num_threads()
-        self._kernels.pack(self.inputs, self.outputs, weight.data_ptr(), weight.stride(0), floats, threads)
+        kernels.pack(self.inputs, self.outputs, weight.data_ptr(), weight.stride(0), floats, threads)
         self.product = _Product(self.inputs, self.outputs, floats, _pointer(self._bias))
         self._at = ctypes.byref(self.product)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs]"""
-        x, out = x.contiguous(), torch.empty((*x.shape[:-1], self.outputs))
+        x, out = x.contiguous(), empty(*x.shape[:-1], self.outputs)
         rows, threads = x.numel() // self.inputs, torch.get_num_threads()
         self._kernels.multiply(self._at, rows, x.data_ptr(), self.inputs, None, out.data_ptr(), threads)
         return out
@@ -106,21 +102,12 @@ class LayerKernel:
             norms: weights of the norms before attention and before the gates, and of queries' and keys' heads.
             heads: of queries, of keys, and their size.
         """
-        self._kernels, self._heads, self._eps = kernels, heads, eps
+        self._kernels, self._heads = kernels, heads
         self._packed = [Packed(kernels, *linear) for linear in linears]
-        self._connect(norms)
-
-    def take(self, linears: Sequence[tuple[Tensor, Tensor | None]], norms: Sequence[Tensor | None]) -> None:
-        """Copies weights of the same shapes."""
-        for packed, linear in zip(self._packed, linears, strict=True):
-            packed.take(*linear)
-        self._connect(norms)
-
-    def _connect(self, norms: Sequence[Tensor | None]) -> None:
-        self._norms = [norm.detach() if norm is not None else None for norm in norms]
+        self._norms = list(map(_plain, norms))
         self.width, self.inner = self._packed[0].inputs, self._packed[3].inputs
         products, pointers = (packed.product for packed in self._packed), map(_pointer, self._norms)
-        self._layer = _Layer(*products, *pointers, self.width, self.inner, *self._heads, 1, self._eps)
+        self._layer = _Layer(*products, *pointers, self.width, self.inner, *heads, 1, eps)
         self._at = ctypes.byref(self._layer)
 
     def before(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -132,30 +119,43 @@ class LayerKernel:
         row, _, token, _ = cos.stride()
         angles = _Angles(cos.data_ptr(), sin.data_ptr(), n, row * (cos.shape[0] > 1), token)
         queries, keys, dim = self._heads
-        states = torch.empty((rows, n, queries + 2 * keys, dim))
-        scratch = torch.empty(min(SOME, rows * n) * self.width)
+        states, some = empty(rows, n, queries + 2 * keys, dim), min(SOME, rows * n)
+        scratch = empty(some * self.width)
         self._layer.threads = torch.get_num_threads()
         places = (hidden.data_ptr(), states.data_ptr(), scratch.data_ptr())
-        self._kernels.before(self._at, ctypes.byref(angles), rows * n, *places)
+        self._kernels.before(self._at, ctypes.byref(angles), rows * n, some, *places)
         query, key, value = states.transpose(1, 2).split((queries, keys, keys), dim=1)  # type: ignore[no-untyped-call]
         return query, key, value
 
     def after(self, hidden: Tensor, attended: Tensor) -> Tensor:
         """hidden [rows, n, width] and attention's output [rows, n, heads, d] -> the layer's [rows, n, width]."""
         hidden, attended, (rows, n, _) = hidden.contiguous(), attended.contiguous(), hidden.shape
-        out, scratch = torch.empty_like(hidden), torch.empty(min(SOME, rows * n) * (self.width + 2 * self.inner))
+        out, some = torch.empty_like(hidden), min(SOME, rows * n)
+        scratch = empty(some * (self.width + 2 * self.inner))
         self._layer.threads = torch.get_num_threads()
         places = (hidden.data_ptr(), attended.data_ptr(), out.data_ptr(), scratch.data_ptr())
-        self._kernels.after(self._at, rows * n, *places)
+        self._kernels.after(self._at, rows * n, some, *places)
         return out
 
 
-def fits(width: int, inner: int, dim: int, weights: Sequence[Tensor]) -> bool:
-    """Whether they know this kind of model: the width of hidden states and gates, the size of heads (halves are
-    rotated), and all of its weights."""
-    whole = width % LANES == inner % LANES == dim % (2 * LANES) == 0
-    plain = all(weight.dtype is torch.float32 and weight.device.type == "cpu" for weight in weights)
-    return whole and plain and sum(weight.numel() * weight.element_size() for weight in weights) <= MOST_BYTES
+def fits(width: int, inner: int, dim: int) -> bool:
+    """Whether they know this kind of layer: the width of hidden states and gates, the size of heads (halves are
+    rotated)."""
+    return width % LANES == inner % LANES == dim % (2 * LANES) == 0
+
+
+def worth_packing(weights: Sequence[Tensor]) -> bool:
+    """Whether they are float32 on the CPU, and together small enough to be there twice."""
+    return takes(*weights) and sum(weight.numel() * weight.element_size() for weight in weights) <= MOST_BYTES
+
+
+def takes(*states: Tensor) -> bool:
+    """Whether they know this kind of numbers."""
+    return all(state.dtype is torch.float32 and state.device.type == "cpu" for state in states)
+
+
+def _plain(x: Tensor | None) -> Tensor | None:
+    return x.detach().contiguous() if x is not None else None
 
 
 def _pointer(x: Tensor | None) -> int | None:

@@ -18,6 +18,11 @@ def integers(names: str) -> tuple[tuple[str, type[ctypes.c_int64]], ...]:
     return tuple((name, ctypes.c_int64) for name in names.split())
 
 
+def empty(*shape: int) -> Tensor:
+    """Room for a kernel's floats, whatever torch's defaults are."""
+    return torch.empty(shape, dtype=torch.float32, device="cpu")
+
+
 class Side(ctypes.Structure):
     """How keys or values lie: `side` in the source; the others have their names there too."""
 
@@ -67,9 +72,9 @@ class Kernel:
         """Shapes as in `decode_attention`, floats as `fits` has them. extents: int64 [rows], contiguous."""
         rows, heads, group, dim = query.shape
         used = keys.shape[2]
-        out = torch.empty((rows, heads, group, dim))
-        logs = torch.empty((rows, heads, group)) if lse else None
-        shares = torch.empty((rows, heads, group, used)) if weights else None
+        out = empty(rows, heads, group, dim)
+        logs = empty(rows, heads, group) if lse else None
+        shares = empty(rows, heads, group, used) if weights else None
         if bias is not None:
             bias = bias.expand(rows, heads, group, used)
             bias = bias if bias.stride(3) == 1 else bias.contiguous()

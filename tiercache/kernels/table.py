@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tiercache.kernels.native import LANES, NO_MEMORY, Kernel, Shape, Side, integers
+from tiercache.kernels.native import LANES, NO_MEMORY, Kernel, Shape, Side, empty, integers
 from tiercache.packed_store import PackedStore
 from tiercache.ragged_store import RaggedStore
 from tiercache.store import TierStore
@@ -135,8 +135,8 @@ class RowTable:
         n.layer, (n.query_row, n.shape.query_group) = layer, query.stride()[:2]
         n.query_head = group * n.shape.query_group
         (n.key_row, n.key_head), (n.value_row, n.value_head) = key.stride()[:2], value.stride()[:2]
-        out = torch.empty((rows, heads * group, query.shape[-1]))
-        shares = torch.empty(self._weights) if weights else None
+        out = empty(rows, heads * group, query.shape[-1])
+        shares = empty(self._weights) if weights else None
         places = (query, key, value, out, shares)
         if self._kernel.append_and_attend(self._at, *(p.data_ptr() if p is not None else None for p in places)):
             raise MemoryError(NO_MEMORY)

@@ -35,8 +35,8 @@ class Divide:
             each slot's store, uint8; what is left over has the number of stores.
         """
         score, pos, is_protected = score.contiguous(), pos.contiguous(), is_protected.contiguous()
-        counts = torch.tensor(kept, dtype=torch.int64)
-        to = torch.empty(pos.shape, dtype=torch.uint8)
+        counts = torch.tensor(kept, dtype=torch.int64, device="cpu")
+        to = torch.empty(pos.shape, dtype=torch.uint8, device="cpu")
         job = _Job(*pos.shape, counts.shape[1], torch.get_num_threads(), counts.data_ptr())
         if self._divide(job, *(x.data_ptr() for x in (score, pos, is_protected, to))):
             raise MemoryError("no memory left to divide tokens among tiers")

@@ -125,6 +125,7 @@ def calibrate(loaded: LoadedModel, prompts: Sequence[Sequence[int]], path: str |
     rope, device = loaded.facts.rope, loaded.device
     if rope is None:
         raise PolicyError("calibrate: needs rotary angles that depend on the position alone.")
+    hf.check_prepared(loaded.model)
     listener = _Listener(rope, loaded.geometry.layers)
     for prompt in prompts:
         if prompt:
