@@ -21,21 +21,23 @@ MORE = {
     "pyramidkv": {"every": 32},
     "snapkv": {"every": 32},
     "keydiff": {"every": 32},
-    # Four tokens of each thought are never evicted: of the default's 256 thoughts these are more than the budget.
-    "thinkv": {"segment": 512},
 }
+# ThinKV keeps some tokens of each thought for good, so with its own 128 it would keep the more the longer it goes on.
+# With these it keeps as many tokens after 32,768 as after 4,096.
+SEGMENTS = {32_768: 512}
 SELDOM = 32  # steps between events at most: every stretch has some
 BUDGETED = ["full", *(name for name, preset in PRESETS.items() if preset.required == ("budget",) and name != "qevict")]
 
 
-def policy_of(name: str, budget: int) -> object:
+def policy_of(name: str, budget: int, context: int) -> object:
     """With this many tokens. QEvict, whose budget is a share of the bytes, isn't among them."""
     if name == "full":
         return "full"
     defaults = PRESETS[name].defaults
     often = {"every": SELDOM} if defaults.get("every", 0) > SELDOM else {}
     whole = {"pin_prompt": False} if defaults.get("pin_prompt") else {}  # or nothing could leave
-    return {"name": name, "budget": budget, **often, **whole, **MORE.get(name, {})}
+    fewer = {"segment": SEGMENTS[context]} if "segment" in defaults and context in SEGMENTS else {}
+    return {"name": name, "budget": budget, **often, **whole, **fewer, **MORE.get(name, {})}
 
 
 def main() -> None:
@@ -49,8 +51,10 @@ def main() -> None:
     rows = []
     for batch in given.batch:
         for name in BUDGETED if given.all else given.policies:
-            policy = policy_of(name, given.budget)
-            steppers = {n: Stepper(loaded, random_prompts(loaded, batch, n), policy) for n in given.context}
+            steppers = {
+                n: Stepper(loaded, random_prompts(loaded, batch, n), policy_of(name, given.budget, n))
+                for n in given.context
+            }
             spent: dict[int, list[float]] = {n: [] for n in given.context}
             for _ in range(given.new * given.pairs):  # by turns: a slow second of the machine meets all contexts
                 for n, step in steppers.items():
