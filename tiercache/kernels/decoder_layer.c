@@ -69,8 +69,8 @@ static void turn(const layer *l, float *states, const float *cos, const float *s
 }
 
 /* hidden[rows][width] -> states[rows][queries + 2 keys][dim]; `some` rows at a time: scratch[some][width] */
-void tiercache_before_attention(const layer *l, const angles *a, int64_t all, int64_t some, const float *hidden, float *states,
-                                float *scratch) {
+void tiercache_before_attention(const layer *l, const angles *a, int64_t all, int64_t some, const float *hidden,
+                                float *states, float *scratch) {
     int64_t wide = l->inputs.outputs;
     for (int64_t first = 0; first < all; first += some) {
         int64_t rows = all - first < some ? all - first : some;
@@ -87,8 +87,8 @@ void tiercache_before_attention(const layer *l, const angles *a, int64_t all, in
 
 /* hidden[rows][width] and attention's output [rows][queries][dim] -> out[rows][width];
    `some` rows at a time: scratch[some][width + 2 inner] */
-void tiercache_after_attention(const layer *l, int64_t all, int64_t some, const float *hidden, const float *attended, float *out,
-                               float *scratch) {
+void tiercache_after_attention(const layer *l, int64_t all, int64_t some, const float *hidden, const float *attended,
+                               float *out, float *scratch) {
     int64_t heads = l->queries * l->dim, inner = l->inner;
     for (int64_t first = 0; first < all; first += some) {
         int64_t rows = all - first < some ? all - first : some;

@@ -72,7 +72,7 @@ class EpiKV(Scorer):
         """Windows [rows, k, n, rolling], newest last, of which `samples` [rows, 1, n] count -> x [rows, k, n]."""
         self._ages = self._ages.to(windows.device)
         beyond = self._ages >= samples.unsqueeze(-1)
-        some = samples.clamp_min(1)
+        some = samples.clamp_min(1).to(windows.dtype)  # a whole number's root is float32
         mean = windows.masked_fill(beyond, 0).sum(-1) / some
         if self.kind == "variance":
             return mean
